@@ -20,6 +20,8 @@ restore() {
 }
 
 after_failure() {
+	end_children
+	[[ ! -e /run/netns/pod ]] || ip netns delete pod
 	[[ ! -d /sys/module/twin ]] || rmmod twin
 	ip link set eth0 nomaster 2>/dev/null
 	ip link set eth0 mode default
@@ -146,6 +148,43 @@ test_another_address() {
 	traffic
 }
 
+# A macvlan interface with a MAC address that the port was given (macs=), in a namespace as those of
+# containers: its TCP works, and so do connections with its address in both directions.
+test_macvlan() {
+	local own index
+	own=$(</sys/class/net/eth0/address)
+	modprobe macvlan
+	ip netns add pod
+	ip link add mv0 link eth0 address "56${own:2}" type macvlan mode bridge
+	ip link set mv0 netns pod
+	ip -netns pod -batch - <<-IP
+		link set lo up
+		address add 10.9.0.50/24 dev mv0
+		link set mv0 up
+	IP
+	ip netns exec pod ping -c 1 -w 20 10.9.0.2
+	pod_gid() {
+		for index in {0..255}; do
+			[[ $(<"/sys/class/infiniband/$(device 1)/ports/1/gids/$index") != *:ffff:0a09:0032 ]] ||
+				return 0
+		done
+		return 1
+	}
+	until_ok 20 pod_gid
+	on 2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >"$work/passive" 2>&1 &
+	until_ok 30 waits rping
+	ip netns exec pod timeout 60 rping -c -a 10.9.0.2 -C 10 -V
+	wait $!
+	ip netns exec pod timeout 60 rping -s -a 10.9.0.50 -C 10 -V >"$work/passive" 2>&1 &
+	waits_in_pod() { grep -q rping <(ip netns exec pod rdma res show cm_id); }
+	until_ok 30 waits_in_pod
+	on 2 timeout 60 rping -c -a 10.9.0.50 -C 10 -V
+	wait $!
+	ip netns delete pod
+	restore
+	traffic
+}
+
 # For a network device in a bond, the driver itself must report port events: ib_core does not.
 test_port_of_a_bond() {
 	modprobe bonding max_bonds=0
@@ -168,4 +207,4 @@ test_port_of_a_bond() {
 }
 
 run_tests test_down_and_up test_down_is_silent test_rename test_mtu test_removed_and_back \
-	test_twins test_dormant_link test_another_address test_port_of_a_bond
+	test_twins test_dormant_link test_another_address test_macvlan test_port_of_a_bond

@@ -59,6 +59,10 @@ pub struct Args {
     /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
     /// at the same time.
     ///
+    /// macs=MAC, once for each address, allows further MAC addresses of the VM's network interface,
+    /// for example those of its macvlan interfaces. The RDMA device is reached at them too, and
+    /// sends with the address of mac=.
+    ///
     /// net-roce=on forwards RoCE from the VM's network interface. By default it is dropped: only
     /// the RDMA device sends RoCE from this MAC address. memory=SIZE limits the memory that the
     /// daemon allocates for the port, guest-memory=SIZE (4G) the memory of the VM that it maps.
@@ -346,6 +350,8 @@ pub struct PortArgs {
     pub net: Option<PathBuf>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
+    /// Further MAC addresses that interfaces of the VM may have.
+    pub more_macs: Box<[Mac]>,
     /// IP addresses that the VM may use. If the list is empty, it may use any address.
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the VM's network interface is forwarded.
@@ -518,6 +524,7 @@ impl fmt::Display for PortArgs {
             vfio,
             net,
             mac,
+            more_macs,
             addresses,
             net_roce,
             memory,
@@ -533,6 +540,9 @@ impl fmt::Display for PortArgs {
             write!(f, ",net={}", net.display())?;
         }
         write!(f, ",mac={mac},speed={}", speed.gbps())?;
+        for mac in more_macs {
+            write!(f, ",macs={mac}")?;
+        }
         for address in addresses {
             write!(f, ",ip={address}")?;
         }
@@ -570,7 +580,7 @@ impl FromStr for PortArgs {
         check_name(name)?;
         let (mut vfio, mut net, mut mac) = (None, None, None);
         let (mut speed, mut net_roce) = (None, None);
-        let mut addresses = Vec::new();
+        let (mut more_macs, mut addresses) = (Vec::new(), Vec::new());
         let (mut memory, mut guest_memory) = (None, None);
         let (mut rates, mut group) = (PortRates::default(), None);
         let (mut user, mut socket_group) = (None, None);
@@ -583,6 +593,12 @@ impl FromStr for PortArgs {
                 "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
                 "net" => net.replace(parse_net(value)?).is_some(),
                 "mac" => mac.replace(value.parse()?).is_some(),
+                "macs" => {
+                    let mac = value.parse()?;
+                    let known = more_macs.contains(&mac);
+                    more_macs.push(mac);
+                    known
+                }
                 "ip" => {
                     let address = parse_address(value)?;
                     let known = addresses.contains(&address);
@@ -602,17 +618,24 @@ impl FromStr for PortArgs {
                 "rate" => rates.bytes.replace(parse_bytes(value)?).is_some(),
                 "messages" => rates.messages.replace(parse_messages(value)?).is_some(),
                 _ => bail!(
-                    "unknown key {key:?}; there are vfio, net, mac, speed, ip, net-roce, memory, \
+                    "unknown key {key:?}; there are vfio, net, mac, macs, speed, ip, net-roce, memory, \
                      guest-memory, rate, messages, group, user and socket-group"
                 ),
             };
             ensure!(!repeated, "{key} is given twice");
         }
+        let vfio = vfio.context("vfio=SOCKET is missing")?;
+        let mac = mac.context("mac=MAC is missing")?;
+        ensure!(
+            !more_macs.contains(&mac),
+            "macs={mac} is the address of mac="
+        );
         Ok(Self {
             name: name.to_owned(),
-            vfio: vfio.context("vfio=SOCKET is missing")?,
+            vfio,
             net,
-            mac: mac.context("mac=MAC is missing")?,
+            mac,
+            more_macs: more_macs.into(),
             addresses,
             net_roce: net_roce.unwrap_or(false),
             memory,
@@ -810,6 +833,7 @@ mod tests {
                 vfio: "/run/a.sock".into(),
                 net: Some("/run/a.net".into()),
                 mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
+                more_macs: Box::default(),
                 addresses: Vec::new(),
                 net_roce: false,
                 memory: None,
@@ -832,6 +856,11 @@ mod tests {
             args.unwrap().ports[0].addresses,
             addresses.map(|ip| ip.parse::<IpAddr>().unwrap())
         );
+        let more = ",macs=52:54:00:09:00:09,macs=52:54:00:09:00:0a";
+        let args = parse(&["--port", &format!("{PORT}{more}")]).unwrap();
+        let macs = [9, 10].map(|last| Mac([0x52, 0x54, 0, 9, 0, last]));
+        assert_eq!(*args.ports[0].more_macs, macs);
+        assert!(args.ports[0].to_string().contains(more));
         for (text, net_roce) in [("on", true), ("off", false)] {
             let args = parse(&["--port", &format!("{PORT},net-roce={text}")]).unwrap();
             assert_eq!(args.ports[0].net_roce, net_roce);
@@ -1052,6 +1081,15 @@ mod tests {
             ("a,vfio=/s,mac=52:54:00:09:00:0g", "not a MAC address"),
             ("a,vfio=/s,mac=01:00:5e:00:00:01", "multicast"),
             ("a,vfio=/s,mac=00:00:00:00:00:00", "zero"),
+            ("a,vfio=/s,macs=01:00:5e:00:00:01", "multicast"),
+            (
+                "a,vfio=/s,mac=52:54:00:09:00:01,macs=52:54:00:09:00:01",
+                "the address of mac=",
+            ),
+            (
+                "a,vfio=/s,macs=52:54:00:09:00:09,macs=52:54:00:09:00:09",
+                "given twice",
+            ),
         ];
         for (port, reason) in cases {
             let error = parse(&["--port", port]).unwrap_err().to_string();
@@ -1075,7 +1113,7 @@ mod tests {
 
     #[test]
     fn ports_must_differ() {
-        let given = format!("{PORT},ip=10.9.0.1");
+        let given = format!("{PORT},ip=10.9.0.1,macs=52:54:00:09:00:09");
         for (second, reason) in [
             (
                 "b,vfio=/b,mac=52:54:00:09:00:02,ip=10.9.0.1",
@@ -1092,6 +1130,14 @@ mod tests {
             ),
             (
                 "b,vfio=/b,mac=52:54:00:09:00:01",
+                "the MAC address 52:54:00:09:00:01",
+            ),
+            (
+                "b,vfio=/b,mac=52:54:00:09:00:09",
+                "the MAC address 52:54:00:09:00:09",
+            ),
+            (
+                "b,vfio=/b,mac=52:54:00:09:00:02,macs=52:54:00:09:00:01",
                 "the MAC address 52:54:00:09:00:01",
             ),
         ] {

@@ -112,6 +112,7 @@ impl Host {
     ) -> Result<ServedPort> {
         let space = Arc::new(DmaSpace::with_limit(port.most_guest_memory()));
         let mut config = DeviceConfig {
+            more_macs: port.more_macs.iter().map(|mac| mac.0).collect(),
             addresses: port.addresses.clone(),
             speed: port.speed,
             rates: port.rates,
@@ -226,6 +227,7 @@ fn switch_port(port: &PortArgs, group: u32, access: Access) -> PortConfig {
     PortConfig {
         name: port.name.clone(),
         mac: port.mac.0,
+        more_macs: port.more_macs.iter().map(|mac| mac.0).collect(),
         net: port.net.clone(),
         access,
         addresses: port.addresses.clone(),

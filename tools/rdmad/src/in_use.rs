@@ -37,11 +37,12 @@ impl<'a> InUse<'a> {
             "two ports have the name {}",
             port.name
         );
-        ensure!(
-            self.macs.insert(port.mac),
-            "two ports have the MAC address {}",
-            port.mac
-        );
+        for mac in [port.mac].into_iter().chain(port.more_macs.iter().copied()) {
+            ensure!(
+                self.macs.insert(mac),
+                "two ports have the MAC address {mac}"
+            );
+        }
         for address in &port.addresses {
             ensure!(
                 self.addresses.insert(*address),

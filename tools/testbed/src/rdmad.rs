@@ -376,12 +376,14 @@ fn places_at_switch(vm: usize, wiring: &Wiring, mem: u32) -> Vec<String> {
     [first].into_iter().chain(further).flatten().collect()
 }
 
+/// A port. It has a further MAC address, for a macvlan interface, which starts with 56.
 fn port(name: &str, nic: &Nic, vfio: &Path, mem: u32) -> [String; 2] {
     let net = nic.remote.display();
     let (mac, vfio) = (&nic.mac, vfio.display());
+    let more = mac.replacen("52", "56", 1);
     [
         "--port".into(),
-        format!("{name},net={net},mac={mac},guest-memory={mem}M,vfio={vfio}"),
+        format!("{name},net={net},mac={mac},macs={more},guest-memory={mem}M,vfio={vfio}"),
     ]
 }
 
@@ -510,8 +512,8 @@ mod tests {
         wiring.further.push((nic(2), "/w".into()));
         assert_eq!(
             places_at_switch(10, &wiring, 512).join(" "),
-            "--port vm10,net=/d,mac=52:54:00:09:00:0a,guest-memory=512M,vfio=/v \
-             --port vm10p2,net=/d,mac=52:54:00:09:01:0a,guest-memory=512M,vfio=/w"
+            "--port vm10,net=/d,mac=52:54:00:09:00:0a,macs=56:54:00:09:00:0a,guest-memory=512M,vfio=/v \
+             --port vm10p2,net=/d,mac=52:54:00:09:01:0a,macs=56:54:00:09:01:0a,guest-memory=512M,vfio=/w"
         );
     }
 }

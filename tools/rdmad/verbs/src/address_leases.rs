@@ -47,10 +47,15 @@ struct Holder {
 }
 
 impl AddressLeases {
-    /// Assigns `addresses` and the link-local address of `mac` to a new port.
-    pub(crate) fn give(&self, port: PortId, mac: Mac, addresses: &[IpAddr]) {
-        let own = [IpAddr::V6(link_local(mac))];
-        let gids = addresses.iter().chain(&own).map(|ip| ip_to_gid(*ip));
+    /// Assigns `addresses` and the link-local addresses of `macs` to a new port.
+    pub(crate) fn give(
+        &self,
+        port: PortId,
+        macs: impl IntoIterator<Item = Mac>,
+        addresses: &[IpAddr],
+    ) {
+        let own = macs.into_iter().map(|mac| link_local(mac).into());
+        let gids = addresses.iter().copied().chain(own).map(ip_to_gid);
         self.0.lock().given.extend(gids.map(|gid| (gid, port)));
     }
 
@@ -228,8 +233,8 @@ mod tests {
         let now = table.at(0);
         let leases = &table.0;
         let mac = |last| [2, 0, 0, 0, 0, last];
-        leases.give(ONE, mac(1), &[IP]);
-        leases.give(TWO, mac(2), &[]);
+        leases.give(ONE, [mac(1)], &[IP]);
+        leases.give(TWO, [mac(2)], &[]);
         let other = IpAddr::from([10, 9, 0, 2]);
         for vlan in [None, Some(5)] {
             let given = address(IP, vlan);

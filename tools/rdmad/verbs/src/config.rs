@@ -2,6 +2,7 @@
 
 //! Configuration of a device: the features and limits that it offers.
 
+use std::iter;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -238,10 +239,12 @@ impl Limits {
 pub struct DeviceConfig {
     /// MAC address of the port.
     pub mac: [u8; 6],
+    /// Further MAC addresses at which peers reach the port. The port sends with `mac` alone.
+    pub more_macs: Vec<[u8; 6]>,
     /// MTU of the port's Ethernet in bytes.
     pub mtu: u32,
-    /// IP addresses that the port's GIDs may use, besides the link-local address of its MAC
-    /// address. No other port may use them. If the list is empty, the port may use any address
+    /// IP addresses that the port's GIDs may use, besides the link-local addresses of its MAC
+    /// addresses. No other port may use them. If the list is empty, the port may use any address
     /// that does not belong to another port.
     pub addresses: Vec<IpAddr>,
     /// The speed that the port reports. It does not limit traffic.
@@ -310,6 +313,7 @@ impl DeviceConfig {
     pub fn new(mac: [u8; 6]) -> Self {
         Self {
             mac,
+            more_macs: Vec::new(),
             mtu: 9000,
             addresses: Vec::new(),
             speed: LinkSpeed::default(),
@@ -317,6 +321,11 @@ impl DeviceConfig {
             rates: PortRates::default(),
             group: 0,
         }
+    }
+
+    /// All MAC addresses of the port.
+    pub(crate) fn macs(&self) -> impl Iterator<Item = [u8; 6]> + '_ {
+        iter::once(self.mac).chain(self.more_macs.iter().copied())
     }
 
     /// Largest path MTU whose packets fit the port's Ethernet MTU.

@@ -2,8 +2,8 @@
 
 //! IP addresses that the network interface of a port may claim.
 //!
-//! A port owns the addresses that are configured for it and the link-local address of its MAC
-//! address. No other port may claim these. A port with configured addresses may claim only
+//! A port owns the addresses that are configured for it and the link-local addresses of its MAC
+//! addresses. No other port may claim these. A port with configured addresses may claim only
 //! addresses that it owns. A frame claims the source address of its IP packet, the sender address
 //! of its ARP packet, and the addresses that its neighbour discovery message binds to its sender.
 
@@ -38,21 +38,21 @@ pub(crate) struct AddressFilter {
     ports: HashMap<PortIndex, Rules>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Rules {
-    mac: Mac,
+    macs: Vec<Mac>,
     /// Whether the port may claim only addresses that it owns, because some are configured.
     restricted: bool,
 }
 
 impl AddressFilter {
     /// Adds a port, with the addresses that are configured for it.
-    pub(crate) fn add(&mut self, port: PortIndex, mac: Mac, given: &[IpAddr]) {
-        let own = [IpAddr::V6(link_local(mac))];
-        let addresses = given.iter().chain(&own);
-        self.owners.extend(addresses.map(|ip| (*ip, port)));
+    pub(crate) fn add(&mut self, port: PortIndex, macs: Vec<Mac>, given: &[IpAddr]) {
+        let own = macs.iter().map(|mac| link_local(*mac).into());
+        let addresses = given.iter().copied().chain(own);
+        self.owners.extend(addresses.map(|ip| (ip, port)));
         let restricted = !given.is_empty();
-        self.ports.insert(port, Rules { mac, restricted });
+        self.ports.insert(port, Rules { macs, restricted });
     }
 
     /// Removes a port. Another port may then have its addresses.
@@ -100,7 +100,7 @@ impl AddressFilter {
     }
 
     fn admit_arp(&self, port: PortIndex, packet: &[u8]) -> bool {
-        let Some(&Rules { mac, restricted }) = self.ports.get(&port) else {
+        let Some(Rules { macs, restricted }) = self.ports.get(&port) else {
             return false;
         };
         let fields = packet
@@ -109,7 +109,7 @@ impl AddressFilter {
             .and_then(|rest| rest.first_chunk::<22>());
         let Some(fields) = fields else {
             // The claims of an unknown form of ARP can't be checked.
-            return !restricted;
+            return !*restricted;
         };
         let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|n| fields[at + n]));
         let (sender, target) = (ip(8), ip(18));
@@ -119,7 +119,8 @@ impl AddressFilter {
         } else {
             sender
         };
-        (!restricted || fields[2..8] == mac) && self.may_claim(port, claimed.into())
+        let is_own = macs.iter().any(|mac| fields[2..8] == *mac);
+        (!restricted || is_own) && self.may_claim(port, claimed.into())
     }
 
     fn admit_icmpv6(&self, port: PortIndex, src: IpAddr, message: &[u8]) -> bool {
@@ -169,6 +170,8 @@ mod tests {
 
     const OURS: Mac = [0x52, 0x54, 0, 9, 0, 1];
     const THEIRS: Mac = [0x52, 0x54, 0, 9, 0, 2];
+    /// A further MAC address of the same port as `OURS`.
+    const MORE: Mac = [0x52, 0x54, 0, 9, 0, 9];
 
     fn v4(text: &str) -> [u8; 4] {
         text.parse::<Ipv4Addr>().unwrap().octets()
@@ -280,8 +283,8 @@ mod tests {
     fn addresses() -> AddressFilter {
         let mut addresses = AddressFilter::default();
         let given = ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().unwrap());
-        addresses.add(PortIndex(0), OURS, &given);
-        addresses.add(PortIndex(1), THEIRS, &[]);
+        addresses.add(PortIndex(0), vec![OURS, MORE], &given);
+        addresses.add(PortIndex(1), vec![THEIRS], &[]);
         addresses
     }
 
@@ -301,12 +304,14 @@ mod tests {
             (arp(OURS, "0.0.0.0", "10.9.0.1"), true, false),
             (arp(OURS, "0.0.0.0", "10.9.0.7"), false, true),
             (arp(THEIRS, "10.9.0.1", "10.9.0.2"), false, false),
+            (arp(MORE, "10.9.0.1", "10.9.0.2"), true, false),
             (arp_802(OURS, "10.9.0.1", "10.9.0.2"), true, false),
             (arp_802(OURS, "10.9.0.7", "10.9.0.2"), false, true),
             (icmpv6("fd09::1", 128, "::"), true, false),
             (icmpv6("fd09::7", 128, "::"), false, true),
             (icmpv6(own, 135, "fd09::7"), true, false),
             (icmpv6(foreign, 135, "fd09::7"), false, true),
+            (icmpv6("fe80::5054:ff:fe09:9", 135, "fd09::7"), true, false),
             (icmpv6("::", 135, "fd09::1"), true, false),
             (icmpv6("::", 135, "fd09::7"), false, true),
             (icmpv6(own, 136, "fd09::1"), true, false),

@@ -37,7 +37,7 @@ use port::NOBODY;
 /// All sources and destinations of frames, and the tables that determine the forwarding.
 pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
-    /// The seat of each port, by its MAC address.
+    /// The seat of each port, by each of its MAC addresses.
     seats: MacIndex<PortIndex>,
     /// The ports with a network interface, in the order of their seats, by isolation group.
     nets: BTreeMap<u32, Vec<PortIndex>>,
@@ -116,8 +116,10 @@ impl Forwarder {
 
     /// Assigns a vacant seat to a port, for which the addresses `given` are configured.
     pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
-        self.addresses.add(seat, port.mac, given);
-        self.seats.insert(&port.mac, seat);
+        for mac in port.macs() {
+            self.seats.insert(&mac, seat);
+        }
+        self.addresses.add(seat, port.macs().collect(), given);
         if port.net.is_some() {
             let nets = self.nets.entry(port.group).or_default();
             let at = nets.partition_point(|other| *other < seat);
@@ -133,7 +135,9 @@ impl Forwarder {
         let capture = self.set_capture(seat, None);
         let vacant = SwitchPort::vacant(self.nobody.clone());
         let port = mem::replace(&mut self.ports[seat.0], vacant);
-        self.seats.remove_if(&port.mac, |other| *other == seat);
+        for mac in port.macs() {
+            self.seats.remove_if(&mac, |other| *other == seat);
+        }
         if let Some(nets) = self.nets.get_mut(&port.group) {
             nets.retain(|other| *other != seat);
             if nets.is_empty() {

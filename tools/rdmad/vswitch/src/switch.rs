@@ -39,6 +39,8 @@ pub struct PortConfig {
     pub name: String,
     /// MAC address of the VM, unicast.
     pub mac: Mac,
+    /// Further MAC addresses of the VM's network interface, unicast. RoCE is sent with `mac` alone.
+    pub more_macs: Vec<Mac>,
     /// Path of the socket of the VM's network interface, if it has one. QEMU connects to it.
     pub net: Option<PathBuf>,
     /// Users who may connect to this socket.

@@ -44,6 +44,32 @@ fn a_machine_sends_from_its_own_address_alone() {
     rig.counts(0, |stats| stats.received, 3);
 }
 
+/// The network interface of a port also has the further MAC addresses that are configured. RoCE to
+/// them goes to the engine, which sends with the port's own address alone.
+#[test]
+fn a_machine_has_its_further_addresses() {
+    let more = mac(7);
+    let rig = Rig::with(2, 1, |config| config.ports[0].more_macs = vec![more]);
+    let text = |text| frame(mac(1), more, text);
+    rig.nets[0].send(&text("from the further address"));
+    assert_eq!(rig.nets[1].receive(), text("from the further address"));
+    rig.nets[1].send(&frame(more, mac(1), "to it"));
+    assert_eq!(rig.nets[0].receive(), frame(more, mac(1), "to it"));
+    rig.engine_send(1, &roce(more, mac(1), 1));
+    assert_eq!(rig.engine_receive(0)[..], roce(more, mac(1), 1));
+    rig.uplinks[0].send(&roce(more, OUTSIDE, 2));
+    assert_eq!(rig.engine_receive(0)[..], roce(more, OUTSIDE, 2));
+    // Nobody else sends from it, and the port's engine does not.
+    rig.nets[1].send(&frame(mac(0), more, "forged"));
+    rig.uplinks[0].send(&frame(mac(0), more, "forged"));
+    rig.engine_send(0, &roce(mac(1), more, 3));
+    rig.nets[1].send(&frame(mac(0), mac(1), "honest"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "honest"));
+    for sender in 0..3 {
+        rig.counts(sender, |stats| stats.refused, 1);
+    }
+}
+
 #[test]
 fn frames_to_oneself_and_to_nobody_go_nowhere() {
     let rig = Rig::new(2, 0);

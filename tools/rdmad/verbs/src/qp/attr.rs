@@ -119,7 +119,9 @@ impl AddressVector {
         require(self.dmac == multicast_mac(to))
     }
 
-    /// The path from QP `qpn` of the device to QP `dest_qpn`. Fails with `EINVAL` for invalid
+    /// The path from QP `qpn` of the device to QP `dest_qpn`. A port of this process sends with its
+    /// own MAC address whatever the address at which it is reached, so the path has this one: the
+    /// peer is found and recognized by it. Fails with `EINVAL` for invalid
     /// addresses.
     fn path(&self, device: &Device, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
         let source = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
@@ -138,7 +140,7 @@ impl AddressVector {
                 given => given,
             },
             src_port: udp_source_port(flow_label),
-            ..Path::new(device.mac(), self.dmac, addresses)
+            ..Path::new(device.mac(), device.runtime().own_mac(self.dmac), addresses)
         })
     }
 }

@@ -46,7 +46,8 @@ impl RemoteQp {
     /// Whether the addresses of a packet show that the peer sent it.
     ///
     /// The switch guarantees that ports of this process send only with their own MAC addresses, but
-    /// it does not check IP addresses. So a port of this process is identified by its MAC address.
+    /// it does not check IP addresses. So a port of this process is identified by its MAC address,
+    /// which paths have in place of its further ones.
     /// A host behind an uplink is identified by its MAC address too, unless the uplink has routers,
     /// which replace the source MAC address of the frames that they forward.
     pub(super) fn sent(&self, arrived: &Arrived<'_>, runtime: &SharedRuntime) -> bool {

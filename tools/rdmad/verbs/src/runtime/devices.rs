@@ -33,10 +33,12 @@ impl Devices {
         PortId::new(place as u32 + 1)
     }
 
-    /// Adds a device, whose port and MAC address no other device has.
+    /// Adds a device, whose port and MAC addresses no other device has.
     pub(super) fn insert(&mut self, device: Arc<Device>) {
         let place = self.search(device.port()).unwrap_or_else(|place| place);
-        self.by_mac.insert(&device.mac(), device.clone());
+        for mac in device.config().macs() {
+            self.by_mac.insert(&mac, device.clone());
+        }
         self.by_port.insert(place, device);
     }
 
@@ -48,7 +50,9 @@ impl Devices {
             return false;
         };
         self.by_port.remove(place);
-        self.by_mac.remove_if(&device.mac(), is_it);
+        for mac in device.config().macs() {
+            self.by_mac.remove_if(&mac, is_it);
+        }
         true
     }
 
@@ -64,7 +68,7 @@ impl Devices {
         self.search(port).ok().map(|place| &self.by_port[place])
     }
 
-    /// The device whose port has this MAC address, if there is one.
+    /// The device whose port has this MAC address, its own or a further one, if there is one.
     #[inline]
     pub(super) fn with_mac(&self, mac: &Mac) -> Option<&Arc<Device>> {
         self.by_mac.get(mac)

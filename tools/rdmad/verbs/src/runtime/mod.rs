@@ -212,7 +212,7 @@ impl SharedRuntime {
         let device = make(devices.unused_port());
         let config = device.config();
         self.address_leases
-            .give(device.port(), config.mac, &config.addresses);
+            .give(device.port(), config.macs(), &config.addresses);
         devices.insert(device.clone());
         self.devices.store(Arc::new(devices));
         device
@@ -255,6 +255,14 @@ impl SharedRuntime {
     /// Whether a port of this process has this MAC address.
     pub(crate) fn has_port(&self, mac: Mac) -> bool {
         self.devices.load().with_mac(&mac).is_some()
+    }
+
+    /// The own MAC address of the port that is reached at `mac`; `mac` itself, unless it is a
+    /// further address of a port of this process.
+    #[inline]
+    pub(crate) fn own_mac(&self, mac: Mac) -> Mac {
+        let devices = self.devices.load();
+        devices.with_mac(&mac).map_or(mac, |device| device.mac())
     }
 
     /// Makes `flow` ready. If its worker sleeps, gives it and other flows of its port turns in the

@@ -74,6 +74,34 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     assert_eq!((cqe.byte_len, cqe.src_qp), (40 + 64, GSI_QPN));
 }
 
+/// Peers reach a port at its further MAC addresses, on both paths. The port sends with its own one,
+/// by which the peer recognizes it.
+#[test]
+fn a_port_is_reached_at_its_further_addresses() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for named in [[1, 2].map(more_mac), [mac(1), more_mac(2)]] {
+            on_both_paths(|path| {
+                let mut world = World::new(2, path);
+                world.negotiate(&[Feature::Counters]);
+                for (vm, mac) in world.vms.iter_mut().zip(named) {
+                    vm.mac = mac;
+                }
+                let options = Options::of(qp_type);
+                let p = Pair::with(&world, options, options);
+                p.qb.post_recv(3, &[sge(&p.mb, 0, 4096)]);
+                p.qa.post(&p.send(1, 100));
+                p.cq_a.expect(1, WcStatus::Success);
+                p.cq_b.expect(3, WcStatus::Success);
+                let direct = u64::from(path == PathPolicy::Direct);
+                assert_eq!(p.a.counters().direct_tx_messages, direct, "{qp_type:?}");
+                if qp_type != QpType::Ud {
+                    assert_eq!(p.qa.query().ah_attr.dmac, named[1], "{qp_type:?}");
+                }
+            });
+        }
+    }
+}
+
 const EPERM: u8 = 1;
 const EEXIST: u8 = 17;
 const EADDRINUSE: u8 = 98;

@@ -2,6 +2,7 @@
 
 //! Ports and uplinks of the switch, and sources and destinations of frames.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +20,8 @@ use super::patience::Patience;
 /// A port of the switch: one virtual machine.
 pub(crate) struct SwitchPort {
     pub(crate) mac: Mac,
+    /// Further addresses of `net`.
+    pub(crate) more_macs: Vec<Mac>,
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.
     pub(crate) net_roce: bool,
@@ -43,6 +46,7 @@ impl SwitchPort {
         }
         Self {
             mac: config.mac,
+            more_macs: config.more_macs.clone(),
             net,
             net_roce: config.net_roce,
             group: config.group,
@@ -51,6 +55,11 @@ impl SwitchPort {
             capture: None,
             patience: Patience::new(Instant::now()),
         }
+    }
+
+    /// All addresses of the port.
+    pub(super) fn macs(&self) -> impl Iterator<Item = Mac> + '_ {
+        iter::once(self.mac).chain(self.more_macs.iter().copied())
     }
 
     /// The contents of a vacant seat. `engine` is a dummy.

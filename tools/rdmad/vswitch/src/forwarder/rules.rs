@@ -9,7 +9,7 @@ use roce::net::{carries_roce, Mac};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::mac_table::Heard;
 
-use super::port::{Destination, Origin, SwitchPort};
+use super::port::{Destination, Origin};
 use super::Forwarder;
 
 /// Minimum interval between warnings about an address that was seen on two uplinks.
@@ -35,9 +35,8 @@ impl Forwarder {
         }
         match origin {
             Origin::Net(port) => {
-                let SwitchPort { mac, net_roce, .. } = self.ports[port.0];
-                source == mac
-                    && (net_roce || !carries_roce(frame))
+                self.seats.get(&source) == Some(&port)
+                    && (self.ports[port.0].net_roce || !carries_roce(frame))
                     && self.addresses.admit(port, frame)
             }
             Origin::Engine(port) => source == self.ports[port.0].mac,

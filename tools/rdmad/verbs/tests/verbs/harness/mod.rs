@@ -200,6 +200,11 @@ pub fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 9, 0, n as u8]
 }
 
+/// A further MAC address of VM number `n`.
+pub fn more_mac(n: usize) -> [u8; 6] {
+    [0x52, 0x54, 0, 9, 1, n as u8]
+}
+
 /// Notifies a device, if it exists, that its port has frames, as a thread of the switch that is
 /// busy or idle.
 pub fn notify(device: &Weak<Device>, caller: Caller) {
@@ -287,6 +292,7 @@ pub struct Mr {
 
 /// A VM and its driver.
 pub struct Vm {
+    /// The MAC address by which peers name the port.
     pub mac: [u8; 6],
     pub gid: [u8; 16],
     pub pdn: Pdn,
@@ -317,6 +323,7 @@ impl Vm {
         let config = DeviceConfig {
             limits: limits.clone(),
             addresses: addresses.to_vec(),
+            more_macs: vec![more_mac(n)],
             ..DeviceConfig::new(mac(n))
         };
         Self::with_config(n, runtime, port, config)
