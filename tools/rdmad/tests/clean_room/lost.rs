@@ -19,6 +19,7 @@ use crate::endpoint::PLAIN;
 use crate::memory::PAGE;
 use crate::process::Daemon;
 use crate::region::rights;
+use crate::skipped::skipped;
 use crate::wire::*;
 
 /// DMA address of the memory that the monitor takes away.
@@ -155,7 +156,7 @@ fn a_monitor_fills_no_more_files_than_its_limit() {
     /// Bytes that one work request fills.
     const LEN: u64 = crate::region::LEN as u64 / PAGE * PAGE;
     if let Err(error) = dma::count_filled_pages() {
-        eprintln!("skipped: the kernel does not count the pages: {error}");
+        skipped(format_args!("no userfaultfd: {error}"));
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -26,6 +26,8 @@ mod queues;
 mod region;
 mod rfc;
 mod rings;
+#[path = "../../testing/skipped.rs"]
+mod skipped;
 mod tenants;
 mod virtqueue;
 mod wire;
