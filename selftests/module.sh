@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The driver can be removed at any time: unbound or unloaded, with traffic, with an open context.
-# So can its device: by a reset of the PCI function.
+# So can its device: by a reset of the PCI function or a suspend.
 # testbed: --path direct
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -30,6 +30,7 @@ function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 
 # A failed test may have left the device without its driver.
 after_failure() {
 	[[ ! -d /sys/module/hooks ]] || rmmod hooks
+	[[ ! -d /sys/module/suspender ]] || rmmod suspender
 	[[ -d $driver ]] || insmod "$module"
 	[[ -n $(device 1) ]] || bind
 }
@@ -133,8 +134,32 @@ test_reset_of_the_function() {
 	traffic
 }
 
+# Suspends the virtio device and resumes it.
+suspend() {
+	insmod "$modules/kverbs/suspender.ko" device="$(device 1)" ms=500
+	rmmod suspender
+	until_ok 20 device_up
+}
+
+# The device loses its state in a suspend, so the driver registers it again.
+test_suspend() {
+	for _ in 1 2; do
+		start_watch
+		suspend
+		watch_is_told
+		traffic
+	done
+	start_soak
+	suspend
+	soak_ends
+	traffic
+	unbind
+	bind
+	traffic
+}
+
 tests=(test_unbind_and_bind test_remove_with_traffic test_shared_vector
-	test_reset_of_the_function)
+	test_reset_of_the_function test_suspend)
 in_rfc_mode || tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context
 	test_peer_survives)
 run_tests "${tests[@]}"

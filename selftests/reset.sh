@@ -9,7 +9,6 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-
 # Breaks the device by a corruption of the driver (nonsense) or of the device (device_nonsense).
 break_device() {
 	insmod "$kverbs" device="$(device 1)" "${1:-nonsense}=1"
