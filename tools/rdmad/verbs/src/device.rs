@@ -2,7 +2,6 @@
 
 //! A verbs device: the objects of one VM, and the entry points of their turns.
 
-use std::mem::offset_of;
 use std::result;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -80,6 +79,9 @@ pub(crate) struct Violations {
 /// 6. a slot of a table; timers
 ///
 /// No thread holds two locks of one level.
+///
+/// The padded fields are written in turns. Threads read the other fields in every turn and rarely
+/// write them.
 pub struct Device {
     config: DeviceConfig,
     /// Memory that the device may allocate for its VM.
@@ -150,14 +152,6 @@ pub(crate) struct Arrivals {
     pub(crate) leftover: Leftovers,
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Whether a field at this offset of a device fills whole cache lines.
-const fn fills_lines<F>(offset: usize, _: fn(&Device) -> &F) -> bool {
-    align_of::<Device>() % LINE == 0 && offset % LINE == 0 && size_of::<F>() % LINE == 0
-}
-
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
 /// so the QP fails.
 pub(crate) struct Borrowed<'a> {
@@ -198,17 +192,6 @@ impl Device {
         queues: Arc<dyn Virtqueues>,
         frames: Arc<dyn FramePort>,
     ) -> Arc<Self> {
-        // Threads read the other fields in every turn and rarely write them.
-        const {
-            assert!(fills_lines(offset_of!(Self, control), |device| &device.control));
-            assert!(fills_lines(offset_of!(Self, pacer), |device| &device.pacer));
-            assert!(fills_lines(offset_of!(Self, deadlines), |device| &device.deadlines));
-            assert!(fills_lines(offset_of!(Self, doorbells), |device| &device.doorbells));
-            assert!(fills_lines(offset_of!(Self, arrivals), |device| &device.arrivals));
-            assert!(fills_lines(offset_of!(Self, load), |device| &device.load));
-            assert!(fills_lines(offset_of!(Self, heard), |device| &device.heard));
-            assert!(fills_lines(offset_of!(Self, blocked), |device| &device.blocked));
-        }
         let limits = config.limits.clone();
         let fixed = limits.tables() + frames.memory() as u64;
         let budget = MemoryBudget::new(limits.memory.max(fixed));

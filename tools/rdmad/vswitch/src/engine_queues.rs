@@ -17,7 +17,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::iter;
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -77,14 +76,6 @@ struct Outgoing {
     has_called: AtomicBool,
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Whether a field at this offset of `S` fills whole cache lines.
-const fn fills_lines<S, F>(offset: usize, _: fn(&S) -> &F) -> bool {
-    align_of::<S>() % LINE == 0 && offset % LINE == 0 && size_of::<F>() % LINE == 0
-}
-
 thread_local! {
     /// Whether the current thread executes a round of the switch.
     static IN_ROUND: Cell<bool> = const { Cell::new(false) };
@@ -116,14 +107,6 @@ impl EngineQueues {
         seat: PortIndex,
         counters: Arc<FrameCounters>,
     ) -> Self {
-        const {
-            assert!(fills_lines(offset_of!(Self, outgoing), |queues: &Self| {
-                &queues.outgoing
-            }));
-            assert!(fills_lines(offset_of!(Self, incoming), |queues: &Self| {
-                &queues.incoming
-            }));
-        }
         let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.seats());
         let owner = Arc::clone(&calls);
         pool.on_surplus(move || owner.surplus());
