@@ -222,7 +222,7 @@ sim: setup
 KIND ?=
 planted: setup
 	@tools/testbed/planted $(KIND)
-# Fuzzes each target for T seconds. The checks include a minute of fuzzing.
+# Fuzzes each target for T seconds.
 fuzz: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- run --seconds $(or $(T),60) $(TARGETS)
 

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 use loom::cell::UnsafeCell;
+use loom::model::Builder;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering;
 use loom::thread;
@@ -185,7 +186,9 @@ impl Cq {
 /// A QP is destroyed and its number given to a new QP while `poll` polls twice. Completions are
 /// delivered to their own QP only, and a dropped QP is not accessed.
 fn number_comes_back(poll: fn(&Cq) -> Vec<(usize, usize)>) {
-    loom::model(move || {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
         let cq = Cq::new();
         let control = thread::spawn({
             let cq = cq.clone();

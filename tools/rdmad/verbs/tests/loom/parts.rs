@@ -8,11 +8,12 @@ use loom::thread;
 use virtio_rdma_abi::number::Qpn;
 
 use crate::scheduler::{Exclusive, Quiesce, ReadySet};
+use crate::sync::check;
 
 /// A number that is inserted while another thread takes numbers is taken exactly once.
 #[test]
 fn a_ready_set_loses_nothing() {
-    loom::model(|| {
+    check(|| {
         let set = Arc::new(ReadySet::<Qpn>::new(2));
         set.insert(Qpn::NONE);
         let taker = {
@@ -36,7 +37,7 @@ fn a_ready_set_loses_nothing() {
 /// and takes that number too. So the worker that owns the set may sleep.
 #[test]
 fn a_number_that_is_not_seen_is_taken() {
-    loom::model(|| {
+    check(|| {
         let set = Arc::new(ReadySet::<Qpn>::new(2));
         set.insert(Qpn::NONE);
         let thief = {
@@ -55,7 +56,7 @@ fn a_number_that_is_not_seen_is_taken() {
 /// begins, even if the worker that made the request gets no turn itself.
 #[test]
 fn turns_are_exclusive_and_complete() {
-    loom::model(|| {
+    check(|| {
         let shared = Arc::new((
             Exclusive::default(),
             AtomicUsize::new(0),
@@ -92,7 +93,7 @@ fn turns_are_exclusive_and_complete() {
 /// After `synchronize`, no turn uses an object that was removed before.
 #[test]
 fn nobody_uses_what_was_removed() {
-    loom::model(|| {
+    check(|| {
         let shared = Arc::new((
             Quiesce::new(1),
             AtomicBool::new(true),

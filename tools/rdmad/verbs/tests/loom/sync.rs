@@ -47,9 +47,9 @@ struct Time {
     alarms: Vec<(Instant, Box<dyn FnOnce()>)>,
 }
 
-/// Checks all interleavings of `scenario`.
+/// Checks the interleavings of `scenario` with at most three preemptions.
 pub fn check(scenario: impl Fn() + Sync + Send + 'static) {
-    check_by(Builder::new(), scenario);
+    check_few(3, scenario);
 }
 
 /// Checks the interleavings of `scenario` with at most `interrupted` preemptions. A scenario with
@@ -57,10 +57,6 @@ pub fn check(scenario: impl Fn() + Sync + Send + 'static) {
 pub fn check_few(interrupted: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(interrupted);
-    check_by(builder, scenario);
-}
-
-fn check_by(builder: Builder, scenario: impl Fn() + Sync + Send + 'static) {
     builder.check(move || {
         TIME.take();
         scenario();
