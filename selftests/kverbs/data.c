@@ -27,6 +27,8 @@ static bool test_send(struct pair *pair)
 static bool test_send_imm_inline(struct pair *pair)
 {
 	struct work *send = work_get(), *recv = work_get();
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
 	struct ib_sge sges[2];
 	struct ib_send_wr wr = {
 		.wr_cqe = &send->cqe,
@@ -36,6 +38,7 @@ static bool test_send_imm_inline(struct pair *pair)
 		.send_flags = IB_SEND_SIGNALED | IB_SEND_INLINE,
 		.ex.imm_data = cpu_to_be32(0x12345678),
 	};
+	u32 most;
 
 	fill(&pair->a, 2);
 	sges[0] = (struct ib_sge) { .addr = (uintptr_t)pair->a.memory, .length = 13 };
@@ -49,6 +52,15 @@ static bool test_send_imm_inline(struct pair *pair)
 	       recv->wc.ex.imm_data == cpu_to_be32(0x12345678));
 	EXPECT(recv->wc.byte_len == 64 && is_equal(pair, 64, 0, 64));
 
+	/* As much as the QP says, which may be more than was asked for, and no more. */
+	EXPECT(!ib_query_qp(pair->a.qp, &attr, IB_QP_CAP, &init));
+	most = init.cap.max_inline_data;
+	sges[1].length = most - sges[0].length;
+	EXPECT(most >= 64 && !post_recv(pair, &pair->b, recv, 64, most));
+	work_init(send);
+	EXPECT(!ib_post_send(pair->a.qp, &wr, NULL));
+	EXPECT(work_wait(send, IB_WC_SUCCESS) && work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(recv->wc.byte_len == most && is_equal(pair, 64, 0, most));
 	sges[1].length++;
 	EXPECT(ib_post_send(pair->a.qp, &wr, NULL) == -EINVAL);
 	return true;
