@@ -191,7 +191,14 @@ impl<N: Number, T> Table<N, T> {
         usable: impl Fn(N) -> bool,
     ) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
-        // Numbers that were never given out are put into the same queue as the returned ones.
+        // Numbers that were never given out are put into the same queue as the returned ones. If
+        // all are fresh, this is done without their secret order, which takes long to compute: the
+        // caller knows which number it gets.
+        if free.fresh == 0 {
+            free.fresh = free.order.len();
+            let all = self.common..self.common + free.fresh;
+            free.returned.extend(all);
+        }
         while let Some(fresh) = free.take_fresh() {
             free.returned.push_back(self.common + fresh);
         }
