@@ -7,21 +7,36 @@ use std::sync::atomic::{fence, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use roce::frame::Lane;
-use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::number::{Number, Qpn};
 
 use crate::runtime::ReadySet;
 
-/// The QPs that wait for room, by the lane on which they send. QPs of a lane are woken in turn.
+/// The QPs that wait for room, by the lane on which they send. QPs of a lane are woken in turn. The
+/// work does not depend on the number of lanes for which no QP waits.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     /// A set for each lane. It is allocated when a QP waits for the lane for the first time.
     lanes: Box<[OnceLock<ReadySet<Qpn>>]>,
+    /// The lanes for which QPs may wait.
+    waiting: ReadySet<Index>,
     /// QPNs are below this number.
     qpns: u32,
-    /// At least the number of QPs that wait.
-    waiting: AtomicUsize,
-    /// The number of the lane that is the next to get room.
+    /// The index of the lane that is the next to get room.
     first: AtomicUsize,
+}
+
+/// The index of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Index(u16);
+
+impl Number for Index {
+    fn new(value: u32) -> Self {
+        Self(value as u16)
+    }
+
+    fn get(self) -> u32 {
+        self.0.into()
+    }
 }
 
 /// Maximum number of QPs that are woken together. They cost a quarter of a turn, which leaves the
@@ -33,8 +48,8 @@ impl Blocked {
     pub(crate) fn new(lanes: usize, qpns: u32) -> Self {
         Self {
             lanes: iter::repeat_with(OnceLock::new).take(lanes).collect(),
+            waiting: ReadySet::new(lanes as u32),
             qpns,
-            waiting: AtomicUsize::new(0),
             first: AtomicUsize::new(0),
         }
     }
@@ -46,10 +61,8 @@ impl Blocked {
         let Some(set) = self.lanes.get(lane.index()) else {
             return;
         };
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        if !set.get_or_init(|| ReadySet::new(self.qpns)).insert(qpn) {
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
-        }
+        set.get_or_init(|| ReadySet::new(self.qpns)).insert(qpn);
+        self.waiting.insert(Index(lane.index() as u16));
         fence(Ordering::SeqCst);
     }
 
@@ -61,47 +74,54 @@ impl Blocked {
 
     /// Whether QPs wait for a lane that has room.
     pub(crate) fn any(&self, room: impl Fn(Lane) -> usize) -> bool {
-        self.with_room(0, &room).next().is_some()
+        self.waiting.any(|Index(index)| {
+            let lane = Lane::new(index);
+            self.has(lane) && room(lane) > 0
+        })
     }
 
     /// Takes QPs that wait, as many as `room` says that there is room for on their lane, but at
     /// most [`TOGETHER`]. The lane after the last one that got room is the first one next time.
     pub(crate) fn wake(&self, room: impl Fn(Lane) -> usize, mut ready: impl FnMut(Lane, Qpn)) {
         let mut left = TOGETHER;
-        let first = self.first.load(Ordering::Relaxed);
-        for (lane, set, room) in self.with_room(first, &room) {
-            let mut here = room.min(left);
-            while let Some(qpn) = (here > 0).then(|| set.take()).flatten() {
-                self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let mut wake_lane = |index: Index| {
+            let lane = Lane::new(index.0);
+            let set = self.lanes[lane.index()].get();
+            let mut here = if self.has(lane) {
+                room(lane).min(left)
+            } else {
+                0
+            };
+            while let Some(qpn) = set.filter(|_| here > 0).and_then(ReadySet::take) {
                 ready(lane, qpn);
                 here -= 1;
                 left -= 1;
             }
+            self.forget(index);
             if left == 0 {
                 self.first.store(lane.index() + 1, Ordering::Relaxed);
-                return;
             }
+            left == 0
+        };
+        let first = self.first.load(Ordering::Relaxed);
+        let is_later = |index: Index| usize::from(index.0) >= first;
+        let is_full = self
+            .waiting
+            .any(|index| is_later(index) && wake_lane(index));
+        if !is_full {
+            self.waiting
+                .any(|index| !is_later(index) && wake_lane(index));
         }
     }
 
-    /// The lanes that have room, their sets, unless these are empty, and their room. The lane
-    /// number `first` is the first one.
-    fn with_room<'a>(
-        &'a self,
-        first: usize,
-        room: &'a impl Fn(Lane) -> usize,
-    ) -> impl Iterator<Item = (Lane, &'a ReadySet<Qpn>, usize)> {
-        let lanes = match self.waiting.load(Ordering::Acquire) {
-            0 => 0,
-            _ => self.lanes.len(),
-        };
-        (0..lanes).filter_map(move |number| {
-            let index = (first + number) % lanes;
-            let set = self.lanes[index].get().filter(|set| !set.is_empty())?;
-            let lane = Lane::new(u16::try_from(index).ok()?);
-            let room = room(lane);
-            (room > 0).then_some((lane, set, room))
-        })
+    /// Removes a lane for which no QP waits any more.
+    fn forget(&self, index: Index) {
+        let has_qps = || self.has(Lane::new(index.0));
+        // A thread that adds a QP adds the lane after the QP. Either this function sees the QP
+        // after the removal, or the lane is added after the removal.
+        if !has_qps() && self.waiting.remove(index) && has_qps() {
+            self.waiting.insert(index);
+        }
     }
 }
 
@@ -131,6 +151,29 @@ mod tests {
         assert!(blocked.any(|lane| usize::from(lane == Lane::new(2))));
         assert_eq!(woken(&blocked, |_| 5), [(2, 10), (2, 11)]);
         assert!(!blocked.any(|_| unreachable!("no QP waits any more")));
+    }
+
+    /// Lanes for which no QP waits any more are not looked at.
+    #[test]
+    fn only_lanes_with_waiting_qps_cost() {
+        let blocked = Blocked::new(3, 100);
+        for lane in 0..3 {
+            blocked.insert(Lane::new(lane), Qpn::new(7));
+        }
+        assert_eq!(woken(&blocked, |lane| usize::from(lane != 1)).len(), 2);
+        // A set knows that it is empty when a QP is looked for in vain.
+        assert!(woken(&blocked, |lane| usize::from(lane != 1)).is_empty());
+        let looked_at = |blocked: &Blocked| {
+            let mut lanes = Vec::new();
+            blocked.waiting.any(|Index(lane)| {
+                lanes.push(lane);
+                false
+            });
+            lanes
+        };
+        assert_eq!(looked_at(&blocked), [1]);
+        blocked.insert(Lane::new(2), Qpn::new(8));
+        assert_eq!(looked_at(&blocked), [1, 2]);
     }
 
     /// However many QPs wait for one lane, those that wait for another one are woken too.
