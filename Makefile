@@ -23,15 +23,16 @@ kernel = $(build)$(if $(KERNEL),$(if \
 
 # The module is built against the kernel's prepared tree with the compilers that built the kernel.
 # The flags make warnings in our Rust and C code errors; they do not apply to the kernel's crates.
+KRUSTFLAGS ?= -Dwarnings
 kbuild = mkdir -p $(kernel)/$(1) && \
 	$(enter) make -C $(top)/$(kernel)/kernel M=$(top)$(2) MO=$(top)/$(kernel)/$(1) \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
-	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
+	KRUSTFLAGS="$(KRUSTFLAGS)" KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
 	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
-	check-versions check-kernels check-rdma-core sim planted sanitize mutants pacing bench \
-	bench-archive bench-keep \
+	check-versions check-kernels check-rdma-core sim planted sanitize mutants mutants-module \
+	pacing bench bench-archive bench-keep \
 	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
 	prose loc cycles install uninstall packages check-packages check-suites
 
@@ -54,6 +55,7 @@ help:
 		'make fuzz-coverage   which lines of each parser the fuzz corpora reach; fails below 90 %' \
 		'make sanitize   unit tests under Address- and ThreadSanitizer; more than an hour' \
 		'make mutants    how many small changes of the code the tests notice: a sample; SEED=N draws another' \
+		'make mutants-module   the same of the kernel module, by tests in machines; an hour' \
 		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make bench-archive  the same, and an archive of it to be sent' \
@@ -244,6 +246,10 @@ sanitize: setup
 SEED ?= 1
 mutants: setup
 	@tools/testbed/mutants --seed=$(SEED)
+
+# Changes the driver and its abstractions. Each change is tested in machines of its own.
+mutants-module: build
+	@tools/testbed/mutants --module --seed=$(SEED)
 
 # Measures the pacing of rate limits. Not a check, since the figures depend on the machine.
 pacing: setup

@@ -38,8 +38,9 @@ struct Profile {
     test: bool,
 }
 
+/// A message of the compiler.
 #[derive(Deserialize)]
-struct Diagnostic {
+pub struct Diagnostic {
     level: String,
     rendered: Option<String>,
     spans: Vec<Place>,
@@ -63,21 +64,42 @@ impl Diagnostic {
         places.extend(self.children.iter().flat_map(Diagnostic::places));
         places
     }
+
+    /// Adds the changes that an error comes from to `dropped`. Returns whether no more is to be
+    /// said about the message.
+    pub fn blame(
+        &self,
+        tree: &Tree,
+        mutants: &[Mutant],
+        dropped: &mut BTreeSet<Number>,
+    ) -> Result<bool> {
+        if self.level != "error" || self.spans.is_empty() {
+            return Ok(true);
+        }
+        for place in self.places() {
+            let blamed = tree.blamed(&place.file_name, place.line_start, mutants)?;
+            if !blamed.is_empty() {
+                dropped.extend(blamed);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
-/// Compiles the tests of all packages with changes. Returns them, and adds the changes that do not
-/// compile to `dropped`.
-pub fn compile(
+/// Compiles the copy and returns what was built. Adds the changes that do not compile to `dropped`:
+/// each failed attempt finds some.
+pub fn compile<T>(
     tree: &Tree,
     mutants: &[Mutant],
     dropped: &mut BTreeSet<Number>,
-) -> Result<Vec<TestProgram>> {
+    attempt: impl Fn(&mut BTreeSet<Number>) -> Result<Option<T>>,
+) -> Result<T> {
     loop {
         tree.plant(mutants, dropped)?;
         let before = dropped.len();
-        let programs = attempt(tree, mutants, dropped)?;
-        if let Some(programs) = programs {
-            return Ok(programs);
+        if let Some(built) = attempt(dropped)? {
+            return Ok(built);
         }
         println!("{} changes do not compile", dropped.len());
         if dropped.len() == before {
@@ -86,8 +108,9 @@ pub fn compile(
     }
 }
 
-/// One call of cargo. Returns nothing if it failed.
-fn attempt(
+/// Builds the tests of all packages with changes by one call of cargo. Returns nothing if that
+/// failed.
+pub fn tests(
     tree: &Tree,
     mutants: &[Mutant],
     dropped: &mut BTreeSet<Number>,
@@ -95,7 +118,7 @@ fn attempt(
     let packages: BTreeSet<_> = mutants.iter().map(|m| m.package.as_str()).collect();
     let mut command = Command::new("cargo");
     command
-        .args(["test", "--no-run", "--keep-going", "--message-format=json"])
+        .args(["build", "--tests", "--keep-going", "--message-format=json"])
         .current_dir(&tree.root)
         .stderr(Stdio::null());
     for package in packages {
@@ -117,19 +140,8 @@ fn attempt(
                     .context("a manifest is in no directory")?
                     .to_owned(),
             }),
-            Ok(Message::Diagnosed { message })
-                if message.level == "error" && !message.spans.is_empty() =>
-            {
-                let mut is_explained = false;
-                for place in message.places() {
-                    let blamed = tree.blamed(&place.file_name, place.line_start, mutants)?;
-                    if !blamed.is_empty() {
-                        dropped.extend(blamed);
-                        is_explained = true;
-                        break;
-                    }
-                }
-                if !is_explained {
+            Ok(Message::Diagnosed { message }) => {
+                if !message.blame(tree, mutants, dropped)? {
                     unexplained = message.rendered;
                 }
             }

@@ -2,9 +2,10 @@
 
 //! Draws a sample of the changes that cargo-mutants knows.
 
+use crate::areas;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -49,6 +50,11 @@ pub struct Mutant {
 }
 
 impl Mutant {
+    /// The change, counted in a package.
+    pub fn in_package(self, package: String) -> Self {
+        Self { package, ..self }
+    }
+
     /// The name of the change in lists: unique, and the same in every run.
     pub fn name(&self) -> String {
         let Position { line, column } = self.span.start;
@@ -78,6 +84,32 @@ pub fn all(cargo_mutants: &Path, top: &Path, globs: &[String]) -> Result<Vec<Mut
         String::from_utf8_lossy(&output.stderr)
     );
     serde_json::from_slice(&output.stdout).context("cargo-mutants printed no list")
+}
+
+/// Files of the module that are not measured: tests, shims for other kernels, the device's side of
+/// the rings, what only a sample has, and the root of the crate.
+const UNMEASURED: &[&str] = &[
+    "/tests",
+    "/main.rs",
+    "rust/dma_buf/pages.rs",
+    "rust/peer/",
+    "rust/ring/device_",
+    "rust/shims/",
+];
+
+/// Divides the changes of the module among its parts, which are reported as packages are.
+pub fn of_module(mutants: Vec<Mutant>) -> Vec<Mutant> {
+    // cargo-mutants lists a file again for each path to it.
+    let mut names = BTreeSet::new();
+    mutants
+        .into_iter()
+        .filter(|mutant| !UNMEASURED.iter().any(|part| mutant.file.contains(part)))
+        .filter(|mutant| names.insert(mutant.name()))
+        .map(|mutant| {
+            let part = areas::of(&mutant.file).part;
+            mutant.in_package(part.to_owned())
+        })
+        .collect()
 }
 
 /// Draws `count` changes, at least `least` of each package that has so many. A seed draws the same

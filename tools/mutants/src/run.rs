@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 pub enum Outcome {
     /// A test failed: its name, or the end of its program.
     Noticed(String),
+    /// No test of the change's area failed, but another one: its name.
+    Elsewhere(String),
     /// A program of tests took several times its usual time.
     Hung(String),
     /// All tests that reach the change passed.
@@ -81,8 +83,10 @@ pub fn measure<'a>(programs: &'a [TestProgram], scratch: &Path) -> Result<Vec<Me
 pub fn judge(number: Number, mutant: &Mutant, programs: &[Measured]) -> Result<Outcome> {
     let mut outcome = Outcome::Unreached;
     for measured in programs {
-        let directory = &measured.program.directory;
-        if !directory.ends_with(&mutant.package) || !measured.reached.contains(&number) {
+        // A package has the name of its directory, in some cases after a prefix.
+        let directory = measured.program.directory.file_name().unwrap_or_default();
+        let is_of_package = mutant.package.ends_with(&*directory.to_string_lossy());
+        if !is_of_package || !measured.reached.contains(&number) {
             continue;
         }
         let mut command = command(measured.program);

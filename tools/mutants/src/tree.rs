@@ -22,10 +22,16 @@ pub struct Tree {
 
 impl Tree {
     /// Brings a copy of the files of `list` in `top` up to date. Files that are up to date keep
-    /// their times, so that cargo builds only what has changed.
-    pub fn copy(top: &Path, list: &Path, root: PathBuf, mutants: &[Mutant]) -> Result<Self> {
+    /// their times, so that only what has changed is built. `edit` returns the text of a file that
+    /// differs in the copy even without changes.
+    pub fn copy(
+        top: &Path,
+        list: &Path,
+        root: PathBuf,
+        mutants: &[Mutant],
+        edit: impl Fn(&str) -> Result<Option<String>>,
+    ) -> Result<Self> {
         let changed: BTreeSet<_> = mutants.iter().map(|m| m.file.as_str()).collect();
-        let packages: BTreeSet<_> = mutants.iter().map(|m| m.package.as_str()).collect();
         let mut originals = BTreeMap::new();
         let list =
             fs::read_to_string(list).with_context(|| format!("can't read {}", list.display()))?;
@@ -33,13 +39,8 @@ impl Tree {
             let from = top.join(name);
             if changed.contains(name) {
                 originals.insert(name.to_owned(), fs::read_to_string(&from)?);
-            } else if name == "Cargo.toml" {
-                let text = fs::read_to_string(&from)?;
-                write(&root.join(name), &with_member(&text))?;
-            } else if name.ends_with("Cargo.toml") {
-                let text = fs::read_to_string(&from)?;
-                let depth = name.matches('/').count();
-                write(&root.join(name), &with_switch(&text, depth, &packages))?;
+            } else if let Some(text) = edit(name)? {
+                write(&root.join(name), &text)?;
             } else if from.is_symlink() {
                 let to = root.join(name);
                 if !to.is_symlink() {
@@ -55,9 +56,25 @@ impl Tree {
                 }
             }
         }
-        write(&root.join("mutant/Cargo.toml"), SWITCH_MANIFEST)?;
-        write(&root.join("mutant/lib.rs"), SWITCH)?;
         Ok(Self { root, originals })
+    }
+
+    /// Brings a copy of cargo's workspace up to date. Packages with changes depend on the switch.
+    pub fn workspace(top: &Path, list: &Path, root: PathBuf, mutants: &[Mutant]) -> Result<Self> {
+        let packages: BTreeSet<_> = mutants.iter().map(|m| m.package.as_str()).collect();
+        let tree = Self::copy(top, list, root, mutants, |name| {
+            if !name.ends_with("Cargo.toml") {
+                return Ok(None);
+            }
+            let text = fs::read_to_string(top.join(name))?;
+            Ok(Some(match name.matches('/').count() {
+                0 => with_member(&text),
+                depth => with_switch(&text, depth, &packages),
+            }))
+        })?;
+        write(&tree.root.join("mutant/Cargo.toml"), SWITCH_MANIFEST)?;
+        write(&tree.root.join("mutant/lib.rs"), SWITCH)?;
+        Ok(tree)
     }
 
     /// Writes the files with all changes but those that were dropped.
@@ -76,13 +93,18 @@ impl Tree {
 
     /// The changes that an error at a line of a file may come from.
     pub fn blamed(&self, file: &str, line: usize, mutants: &[Mutant]) -> Result<Vec<Number>> {
-        if !self.originals.contains_key(file) {
+        // The kernel's build names files by absolute paths and by symbolic links.
+        let path = fs::canonicalize(self.root.join(file)).unwrap_or_default();
+        let file = path
+            .strip_prefix(&self.root)
+            .map_or_else(|_| file.to_owned(), |path| path.display().to_string());
+        if !self.originals.contains_key(&file) {
             return Ok(Vec::new());
         }
         let numbers: Vec<_> = (0..mutants.len())
             .filter(|&number| mutants[number].file == file)
             .collect();
-        let planted = fs::read_to_string(self.root.join(file))?;
+        let planted = fs::read_to_string(self.root.join(&file))?;
         Ok(plant::blamed(&planted, &numbers, line))
     }
 }
@@ -102,11 +124,12 @@ fn with_switch(manifest: &str, depth: usize, packages: &BTreeSet<&str>) -> Strin
         return manifest.to_owned();
     }
     let up = "../".repeat(depth);
-    manifest.replacen(
-        "[dependencies]\n",
-        &format!("[dependencies]\nmutant = {{ path = \"{up}mutant\" }}\n"),
-        1,
-    )
+    let dependency = format!("[dependencies]\nmutant = {{ path = \"{up}mutant\" }}\n");
+    if manifest.contains("[dependencies]\n") {
+        manifest.replacen("[dependencies]\n", &dependency, 1)
+    } else {
+        format!("{manifest}\n{dependency}")
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
