@@ -56,6 +56,14 @@ struct Arguments {
         requires = "module"
     )]
     survivors: Option<String>,
+    /// Further options for the virtual machines, as of `testbed run`.
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    vm: String,
     /// Draw other changes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -202,7 +210,7 @@ fn of_module(
             continue;
         }
         println!("{}/{}: {name}: {scripts}", number + 1, mutants.len());
-        let outcome = match (module.judge(top, number, &scripts)?, others) {
+        let outcome = match (module.judge(top, number, &arguments.vm, &scripts)?, others) {
             (Outcome::Noticed(test), Some(_)) => Outcome::Elsewhere(test),
             (Outcome::Unreached, Some(_)) => continue,
             (outcome, _) => outcome,

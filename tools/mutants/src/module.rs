@@ -14,6 +14,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// The roots of the crates in which the changes are compiled.
 const ROOTS: &[&str] = &[
@@ -40,8 +42,8 @@ const LINKED: &str = "rust/shims/shims.c";
 /// The message of the change that is on when it is reached. It is a warning, since the guests'
 /// consoles have no lesser messages.
 const REACHED: &str = "mutants: reached";
-/// Time limit of a script, in seconds.
-const PATIENCE: usize = 400;
+/// Longest time without a line of a test that goes on.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn linked(number: Option<Number>) -> String {
     // No change has the greatest number.
@@ -127,7 +129,7 @@ impl Module {
     }
 
     /// Runs scripts in virtual machines whose modules have a change turned on.
-    pub fn judge(&self, top: &Path, number: Number, scripts: &str) -> Result<Outcome> {
+    pub fn judge(&self, top: &Path, number: Number, vm: &str, scripts: &str) -> Result<Outcome> {
         fs::write(
             self.tree.root.join(LINKED),
             self.shims.clone() + &linked(Some(number)),
@@ -139,7 +141,7 @@ impl Module {
             String::from_utf8_lossy(&built.stderr)
         );
         let scripts: Vec<_> = scripts.split_whitespace().collect();
-        let failure = run(top, &self.tree.root.join("build"), &scripts)?;
+        let failure = run(top, &self.tree.root.join("build"), vm, &scripts)?;
         let is_reached = (1..=2).any(|vm| {
             let console = top.join(format!("build/logs/latest/vm{vm}.console"));
             let text = fs::read(console).unwrap_or_default();
@@ -156,14 +158,13 @@ impl Module {
     }
 }
 
-/// Runs scripts in one set of virtual machines, until the first failure. Returns it.
-fn run(top: &Path, modules: &Path, scripts: &[&str]) -> Result<Option<String>> {
-    let limit = PATIENCE * scripts.len();
+/// Runs scripts in one set of virtual machines, until the first failure. Returns it. `vm` are
+/// options of the machines.
+fn run(top: &Path, modules: &Path, vm: &str, scripts: &[&str]) -> Result<Option<String>> {
     let mut child = Command::new(top.join("build/target/release/testbed"))
-        .args(["run", "--rng", "--path", "direct", "--timeout"])
-        .arg(limit.to_string())
-        .arg("--kernel")
+        .args(["run", "--rng", "--path", "direct", "--kernel"])
         .arg(modules)
+        .args(vm.split_whitespace())
         .args(["--", "selftests/run"])
         .args(scripts)
         .current_dir(top)
@@ -172,7 +173,25 @@ fn run(top: &Path, modules: &Path, scripts: &[&str]) -> Result<Option<String>> {
         .spawn()
         .context("can't start the test bed")?;
     let out = child.stdout.take().context("standard output is piped")?;
-    let failure = first_failure(BufReader::new(out));
+    let (sender, lines) = mpsc::channel();
+    // The thread ends with the test bed, which holds the other end of the pipe.
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
+            let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+    let mut report = Report::default();
+    let failure = loop {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                if let Some(test) = report.failure(&line) {
+                    break Some(test);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => break Some(format!("{}: hangs", report.script)),
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+    };
     if failure.is_some() {
         // The test bed ends its machines.
         Command::new("kill").arg(child.id().to_string()).status()?;
@@ -181,20 +200,24 @@ fn run(top: &Path, modules: &Path, scripts: &[&str]) -> Result<Option<String>> {
     Ok(failure.or_else(|| (!status.success()).then(|| format!("the test bed: {status}"))))
 }
 
-/// The script and the test of the first failure in a report.
-fn first_failure(report: impl BufRead) -> Option<String> {
-    let mut script = String::new();
-    for line in report.split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line);
+/// A report of scripts in KTAP.
+#[derive(Default)]
+struct Report {
+    /// The script of the last line.
+    script: String,
+}
+
+impl Report {
+    /// The script and the test, if the next line is a failure.
+    fn failure(&mut self, line: &str) -> Option<String> {
         if let Some(name) = line.strip_prefix("# Subtest: ") {
-            script = name.to_owned();
-        } else if let Some(test) = line.trim_start().strip_prefix("not ok ") {
-            let test = test.split(" # ").next().unwrap_or_default();
-            let name = test.split_once(' ').map_or(test, |(_, name)| name);
-            return Some(format!("{script}: {name}"));
+            self.script = name.to_owned();
         }
+        let test = line.trim_start().strip_prefix("not ok ")?;
+        let test = test.split(" # ").next().unwrap_or_default();
+        let name = test.split_once(' ').map_or(test, |(_, name)| name);
+        Some(format!("{}: {name}", self.script))
     }
-    None
 }
 
 /// The scripts that judge a change: those of its area, or `others` for a survivor of these.
@@ -212,10 +235,18 @@ mod tests {
 
     #[test]
     fn the_first_failure_has_the_name_of_its_script() {
-        let report = "KTAP version 1\n# Subtest: link\n    ok 1 link_active # 1 s\nok 1 link\n\
-                      # Subtest: kernel\n    # not ok in a remark\n    not ok 2 lies # 3 s\n";
-        let failure = first_failure(report.as_bytes());
+        let mut report = Report::default();
+        let mut lines = [
+            "KTAP version 1",
+            "# Subtest: link",
+            "    ok 1 link_active # 1 s",
+            "ok 1 link",
+            "# Subtest: kernel",
+            "    # not ok in a remark",
+            "    not ok 2 lies # 3 s",
+        ]
+        .iter();
+        let failure = lines.find_map(|line| report.failure(line));
         assert_eq!(failure.as_deref(), Some("kernel: lies"));
-        assert_eq!(first_failure("ok 1 link\n".as_bytes()), None);
     }
 }
