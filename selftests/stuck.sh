@@ -33,10 +33,11 @@ delete_addresses() {
 # Starts the program that runs verbs, see `begin`.
 start_verbs() {
 	[[ -c /dev/test_exporter ]] || insmod "$modules/kverbs/exporter.ko"
-	mkfifo "$work/commands"
-	"$top/selftests/stuck/commands.py" "$(device 1)" <"$work/commands" >>"$work/verbs" 2>&1 &
+	mkfifo "$work/commands" "$work/uses"
+	"$top/selftests/stuck/commands.py" "$(device 1)" "$work/uses" <"$work/commands" \
+		>>"$work/verbs" 2>&1 &
 	program=$!
-	exec {commands}>"$work/commands"
+	exec {commands}>"$work/commands" {uses}<>"$work/uses"
 	until_ok 120 grep -qs ready "$work/verbs" || {
 		cat "$work/verbs"
 		return 1
@@ -62,7 +63,7 @@ begin_waiting() {
 
 # Ends the program. All verbs end.
 end_verbs() {
-	exec {commands}>&-
+	exec {commands}>&- {uses}>&-
 	wait "$program"
 	rmmod exporter
 }
@@ -128,7 +129,7 @@ test_users_of_a_buffer() {
 		withhold
 		begin_waiting "$verb"
 		: >"$work/verbs"
-		begin use
+		echo use >&"$uses"
 		until_ok 20 has_ended use
 		still_waits "$verb"
 		release

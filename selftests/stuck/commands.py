@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 """Runs verbs that wait for the device.
 
-Commands on standard input. "rereg" changes the rights of an MR, "dereg" deregisters an MR over the
-memory of the test exporter, "register" registers this memory, "use" waits for the reservation of
-this memory as another user of the buffer does. Each begins in a thread of its own, and prints its
-name and "done" at its end.
+Arguments: the device, and a FIFO. Commands on standard input: "rereg" changes the rights of an MR,
+"dereg" deregisters an MR over the memory of the test exporter, "register" registers this memory.
+Each begins in a thread of its own, and prints its name and "done" at its end. For each line in the
+FIFO, another process waits for the reservation of this memory, as other users of the buffer do, and
+prints "use done". It is a process, since pyverbs lets no other thread run during a verb.
 """
 
 import fcntl
@@ -39,10 +40,22 @@ def use(buffer):
     os.close(fence)
 
 
+def use_often(buffer, fifo):
+    """The other process."""
+    with open(fifo, encoding="ascii") as lines:
+        for _ in lines:
+            use(buffer)
+            print("use done", flush=True)
+
+
 def main():
     exporter = os.open("/dev/test_exporter", os.O_RDWR)
     os.write(exporter, b"export %d" % LENGTH)
     buffer = int(os.read(exporter, 64).split()[0])
+    user = os.fork()
+    if user == 0:
+        use_often(buffer, sys.argv[2])
+        os._exit(0)
     context = Context(name=sys.argv[1])
     pd = PD(context)
     plain = MR(pd, LENGTH, RIGHTS)
@@ -52,7 +65,6 @@ def main():
         "rereg": lambda: plain.rereg(IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE),
         "dereg": over_buffer.close,
         "register": lambda: late.append(DmaBufMR(pd, LENGTH, RIGHTS, dmabuf=buffer)),
-        "use": lambda: use(buffer),
     }
 
     def run(name):
@@ -66,6 +78,7 @@ def main():
         threads[-1].start()
     for thread in threads:
         thread.join()
+    os.waitpid(user, 0)
 
 
 main()
