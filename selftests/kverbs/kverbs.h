@@ -101,6 +101,7 @@ struct virtqueue;
 struct virtio_device *virtio_of(struct ib_device *dev);
 struct virtqueue *control_queue(struct virtio_device *vdev);
 bool is_cq(struct virtqueue *vq);
+bool has_cq_virtqueues(struct ib_device *dev);
 u16 used_index(struct virtqueue *vq);
 
 /* withheld.c */

@@ -6,7 +6,6 @@
 #include "kverbs.h"
 
 #include <linux/kthread.h>
-#include <linux/virtio.h>
 
 #define PATIENCE (30 * HZ)
 
@@ -184,12 +183,7 @@ static bool test_others(struct pair *pair)
 /* A CQ in a virtqueue does not overflow: the device waits for buffers. */
 static bool can_overflow(struct ib_device *dev)
 {
-	struct virtqueue *vq;
-
-	virtio_device_for_each_vq(virtio_of(dev), vq)
-		if (is_cq(vq))
-			return false;
-	return true;
+	return !has_cq_virtqueues(dev);
 }
 
 const struct test lost_tests[] = {

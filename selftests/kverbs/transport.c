@@ -42,6 +42,17 @@ bool is_cq(struct virtqueue *vq)
 	return !strncmp(vq->name, "cq.", 3);
 }
 
+/* Whether CQs are virtqueues of the transport (RFC mode). */
+bool has_cq_virtqueues(struct ib_device *dev)
+{
+	struct virtqueue *vq;
+
+	virtio_device_for_each_vq(virtio_of(dev), vq)
+		if (is_cq(vq))
+			return true;
+	return false;
+}
+
 /* The number of buffers of a split virtqueue that the device has used, modulo 2^16. */
 u16 used_index(struct virtqueue *vq)
 {
