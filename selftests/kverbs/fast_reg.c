@@ -353,6 +353,79 @@ static bool bad_reg(struct pair *pair, struct fast *fast)
 	return true;
 }
 
+/* A QP for datagrams that can send. */
+static struct ib_qp *datagram_qp(struct pair *pair)
+{
+	struct ib_qp_init_attr init = {
+		.cap = {
+			.max_send_wr = 4,
+			.max_recv_wr = 4,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+		},
+		.send_cq = pair->a.send_cq,
+		.recv_cq = pair->a.recv_cq,
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_UD,
+	};
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_INIT, .port_num = 1, .qkey = 1 };
+	struct ib_qp *qp = ib_create_qp(pair->pd, &init);
+	int ret;
+
+	if (IS_ERR(qp))
+		return qp;
+	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY);
+	attr.qp_state = IB_QPS_RTR;
+	ret = ret ?: ib_modify_qp(qp, &attr, IB_QP_STATE);
+	attr.qp_state = IB_QPS_RTS;
+	ret = ret ?: ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
+	if (!ret)
+		return qp;
+	ib_destroy_qp(qp);
+	return ERR_PTR(ret);
+}
+
+static bool refuses(struct pair *pair, struct fast *fast, struct ib_qp *qp)
+{
+	struct work *work = work_get();
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
+	struct ib_reg_wr reg = reg_wr_of(fast, work, RIGHTS);
+	struct ib_send_wr local_inv = {
+		.wr_cqe = &work->cqe,
+		.opcode = IB_WR_LOCAL_INV,
+		.ex.invalidate_rkey = fast->mr->rkey,
+	};
+	struct ib_rdma_wr remote = {
+		.wr = { .wr_cqe = &work->cqe, .sg_list = &sge, .num_sge = 1 },
+		.remote_addr = pair->b.dma,
+		.rkey = pair->pd->unsafe_global_rkey,
+	};
+
+	/* A request that is accepted completes, too. */
+	work_init(work);
+	EXPECT(map(fast) == PAGES);
+	EXPECT(ib_post_send(qp, &reg.wr, NULL) == -EINVAL);
+	EXPECT(ib_post_send(qp, &local_inv, NULL) == -EINVAL);
+	remote.wr.opcode = IB_WR_RDMA_WRITE;
+	EXPECT(ib_post_send(qp, &remote.wr, NULL) == -EINVAL);
+	remote.wr.opcode = IB_WR_RDMA_READ;
+	EXPECT(ib_post_send(qp, &remote.wr, NULL) == -EINVAL);
+	return true;
+}
+
+/* QPs for datagrams can neither register nor invalidate memory nor access that of a peer. */
+static bool datagrams(struct pair *pair, struct fast *fast)
+{
+	struct ib_qp *qp = datagram_qp(pair);
+	bool passed;
+
+	EXPECT(!IS_ERR(qp));
+	passed = refuses(pair, fast, qp);
+	ib_drain_qp(qp);
+	ib_destroy_qp(qp);
+	return passed;
+}
+
 /* An MR of another PD can neither be registered nor invalidated nor used. */
 static bool wrong_pd(struct pair *pair, struct fast *fast)
 {
@@ -494,6 +567,7 @@ TEST_WITH_MR(read_inv)
 TEST_WITH_MR(bad_reg)
 TEST_WITH_MR(locked)
 TEST_WITH_MR(softirq)
+TEST_WITH_MR(datagrams)
 
 static bool test_wrong_pd(struct pair *pair)
 {
@@ -578,6 +652,7 @@ const struct test fast_reg_tests[] = {
 	{ "reg_mr_errors", test_bad_reg, has_fast_reg },
 	{ "reg_mr_with_lock", test_locked, has_fast_reg },
 	{ "reg_mr_in_softirq", test_softirq, has_fast_reg },
+	{ "datagrams_refused", test_datagrams, has_fast_reg },
 	/* abi */
 	{ "wrong_pd", test_wrong_pd, has_fast_reg },
 	/* abi */
