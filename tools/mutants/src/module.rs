@@ -43,7 +43,7 @@ const LINKED: &str = "rust/shims/shims.c";
 /// consoles have no lesser messages.
 const REACHED: &str = "mutants: reached";
 /// Longest time without a line of a test that goes on.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn linked(number: Option<Number>) -> String {
     // No change has the greatest number.
