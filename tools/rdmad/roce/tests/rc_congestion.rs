@@ -140,3 +140,20 @@ fn a_notification_halves_what_is_under_way() {
     }
     assert_eq!(sent(&mut sim, 0).len(), 8, "all that is left");
 }
+
+/// What is sent again after a loss is limited like what is sent first.
+#[test]
+fn a_loss_halves_what_is_repeated_at_once() {
+    let mut sim = sim(Settings::default());
+    sim.ends[0].post(0, write(at(0)), vec![0..40 << 10]);
+    let frames = sent(&mut sim, 0);
+    assert_eq!(frames.len(), 32);
+    let now = sim.now;
+    for frame in &frames[1..] {
+        sim.ends[1].deliver(frame, now);
+    }
+    for nak in sent(&mut sim, 1) {
+        sim.ends[0].deliver(&nak, now);
+    }
+    assert_eq!(sent(&mut sim, 0).len(), 16);
+}
