@@ -141,7 +141,7 @@ fn a_notification_halves_what_is_under_way() {
     assert_eq!(sent(&mut sim, 0).len(), 8, "all that is left");
 }
 
-/// What is sent again after a loss is limited like what is sent first.
+/// The window also limits the packets that are sent again after a loss.
 #[test]
 fn a_loss_halves_what_is_repeated_at_once() {
     let mut sim = sim(Settings::default());
