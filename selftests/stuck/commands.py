@@ -78,6 +78,9 @@ def main():
         threads[-1].start()
     for thread in threads:
         thread.join()
+    # In this order: pyverbs crashes if the interpreter closes an MR after its PD.
+    for mr in late:
+        mr.close()
     os.waitpid(user, 0)
 
 
