@@ -38,6 +38,16 @@ impl Rtnl {
 pub struct Guard(NotThreadSafe);
 
 /// Takes the RTNL. May sleep.
+///
+/// # Examples
+///
+/// ```
+/// use crate::net::rtnl::{self, Guard};
+///
+/// let rtnl: Guard = rtnl::lock();
+/// // No network device comes or goes.
+/// drop(rtnl);
+/// ```
 // A driver that needs the RTNL in callbacks only gets it from there.
 #[allow(dead_code)]
 pub fn lock() -> Guard {
