@@ -2,7 +2,7 @@
 
 //! Tables of numbered objects.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -191,16 +191,16 @@ impl<N: Number, T> Table<N, T> {
         usable: impl Fn(N) -> bool,
     ) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
-        // Numbers that were never given out are put into the same queue as the returned ones. If
-        // all are fresh, this is done without their secret order, which takes long to compute: the
-        // caller knows which number it gets.
-        if free.fresh == 0 {
-            free.fresh = free.order.len();
-            let all = self.common..self.common + free.fresh;
-            free.returned.extend(all);
-        }
-        while let Some(fresh) = free.take_fresh() {
-            free.returned.push_back(self.common + fresh);
+        // Numbers that were never given out are put into the same queue as the returned ones: not
+        // in their secret order, which takes long to compute, since the caller knows which number
+        // it gets.
+        let len = free.order.len();
+        if free.fresh < len {
+            let given: BTreeSet<u32> = (0..free.fresh).map(|at| free.order.nth(at)).collect();
+            let fresh = (0..len).filter(|number| !given.contains(number));
+            free.returned
+                .extend(fresh.map(|number| self.common + number));
+            free.fresh = len;
         }
         let at = free
             .returned
@@ -357,6 +357,20 @@ mod tests {
         assert_eq!(take(|_| true), Some(3));
         assert_eq!(take(|_| true), None);
         assert!(table.reserve().unwrap().number().get() >= 6);
+    }
+
+    #[test]
+    fn numbers_in_use_are_not_usable() {
+        let table = Table::<Qpn, _>::new(&Secret::new(None), 1..6);
+        let insert = |reserved: Option<Reserved<'_, Qpn, ()>>| {
+            reserved.map(|reserved| reserved.insert(Arc::new(())).get())
+        };
+        let used = [(); 2].map(|()| insert(table.reserve()));
+        let rest = [(); 3].map(|()| insert(table.reserve_below(6, |_| true)));
+        let mut all = [&used[..], &rest[..]].concat();
+        all.sort();
+        assert_eq!(all, [1, 2, 3, 4, 5].map(Some));
+        assert_eq!(insert(table.reserve_below(6, |_| true)), None);
     }
 
     // abi
