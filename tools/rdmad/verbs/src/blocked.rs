@@ -7,7 +7,7 @@ use std::sync::atomic::{fence, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use roce::frame::Lane;
-use virtio_rdma_abi::number::{Number, Qpn};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::runtime::ReadySet;
 
@@ -18,25 +18,11 @@ pub(crate) struct Blocked {
     /// A set for each lane. It is allocated when a QP waits for the lane for the first time.
     lanes: Box<[OnceLock<ReadySet<Qpn>>]>,
     /// The lanes for which QPs may wait.
-    waiting: ReadySet<Index>,
+    waiting: ReadySet<Lane>,
     /// QPNs are below this number.
     qpns: u32,
     /// The index of the lane that is the next to get room.
     first: AtomicUsize,
-}
-
-/// The index of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Index(u16);
-
-impl Number for Index {
-    fn new(value: u32) -> Self {
-        Self(value as u16)
-    }
-
-    fn get(self) -> u32 {
-        self.0.into()
-    }
 }
 
 /// Maximum number of QPs that are woken together. They cost a quarter of a turn, which leaves the
@@ -62,7 +48,7 @@ impl Blocked {
             return;
         };
         set.get_or_init(|| ReadySet::new(self.qpns)).insert(qpn);
-        self.waiting.insert(Index(lane.index() as u16));
+        self.waiting.insert(lane);
         fence(Ordering::SeqCst);
     }
 
@@ -74,18 +60,14 @@ impl Blocked {
 
     /// Whether QPs wait for a lane that has room.
     pub(crate) fn any(&self, room: impl Fn(Lane) -> usize) -> bool {
-        self.waiting.any(|Index(index)| {
-            let lane = Lane::new(index);
-            self.has(lane) && room(lane) > 0
-        })
+        self.waiting.any(|lane| self.has(lane) && room(lane) > 0)
     }
 
     /// Takes QPs that wait, as many as `room` says that there is room for on their lane, but at
     /// most [`TOGETHER`]. The lane after the last one that got room is the first one next time.
     pub(crate) fn wake(&self, room: impl Fn(Lane) -> usize, mut ready: impl FnMut(Lane, Qpn)) {
         let mut left = TOGETHER;
-        let mut wake_lane = |index: Index| {
-            let lane = Lane::new(index.0);
+        let mut wake_lane = |lane: Lane| {
             let set = self.lanes[lane.index()].get();
             let mut here = if self.has(lane) {
                 room(lane).min(left)
@@ -97,30 +79,27 @@ impl Blocked {
                 here -= 1;
                 left -= 1;
             }
-            self.forget(index);
+            self.forget(lane);
             if left == 0 {
                 self.first.store(lane.index() + 1, Ordering::Relaxed);
             }
             left == 0
         };
         let first = self.first.load(Ordering::Relaxed);
-        let is_later = |index: Index| usize::from(index.0) >= first;
-        let is_full = self
-            .waiting
-            .any(|index| is_later(index) && wake_lane(index));
+        let is_later = |lane: Lane| lane.index() >= first;
+        let is_full = self.waiting.any(|lane| is_later(lane) && wake_lane(lane));
         if !is_full {
-            self.waiting
-                .any(|index| !is_later(index) && wake_lane(index));
+            self.waiting.any(|lane| !is_later(lane) && wake_lane(lane));
         }
     }
 
     /// Removes a lane for which no QP waits any more.
-    fn forget(&self, index: Index) {
-        let has_qps = || self.has(Lane::new(index.0));
+    fn forget(&self, lane: Lane) {
+        let has_qps = || self.has(lane);
         // A thread that adds a QP adds the lane after the QP. Either this function sees the QP
         // after the removal, or the lane is added after the removal.
-        if !has_qps() && self.waiting.remove(index) && has_qps() {
-            self.waiting.insert(index);
+        if !has_qps() && self.waiting.remove(lane) && has_qps() {
+            self.waiting.insert(lane);
         }
     }
 }
@@ -165,8 +144,8 @@ mod tests {
         assert!(woken(&blocked, |lane| usize::from(lane != 1)).is_empty());
         let looked_at = |blocked: &Blocked| {
             let mut lanes = Vec::new();
-            blocked.waiting.any(|Index(lane)| {
-                lanes.push(lane);
+            blocked.waiting.any(|lane| {
+                lanes.push(lane.index());
                 false
             });
             lanes

@@ -7,6 +7,7 @@ use std::mem;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use virtio_rdma_abi::number::Number;
 
 use super::{Frame, Frames, MAX_FRAME};
 
@@ -57,8 +58,18 @@ pub(super) struct Pool {
 /// A lane gets no more buffers while it uses as many as it leaves free, apart from [`LEAST`]. So
 /// receivers that are slow at the same time share a part of the pool, and the rest is left for
 /// other receivers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lane(u16);
+
+impl Number for Lane {
+    fn new(value: u32) -> Self {
+        Self(value as u16)
+    }
+
+    fn get(self) -> u32 {
+        self.0.into()
+    }
+}
 
 impl Lane {
     /// The lane of frames to many receivers. It may use three times as many buffers as it leaves
