@@ -5,6 +5,7 @@
  */
 
 #include "kverbs.h"
+#include "../../include/uapi/linux/virtio_rdma.h"
 
 #include <linux/delay.h>
 #include <linux/interrupt.h>
@@ -12,7 +13,6 @@
 #include <linux/virtio.h>
 #include <linux/virtio_ring.h>
 
-#define ADD_GID	16
 /* In place of a status: the answer is empty. */
 #define NO_STATUS	255
 
@@ -95,7 +95,7 @@ int answer_to_gids(struct virtio_device *vdev, uint irq, u8 answer)
 	gid_irq = irq;
 	gid_answer = answer;
 	disable_irq(gid_irq);
-	forge_answers(control_queue(vdev), ADD_GID, answer_gid);
+	forge_answers(control_queue(vdev), VIRTIO_RDMA_CMD_ADD_GID, answer_gid);
 	return 0;
 }
 

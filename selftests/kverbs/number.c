@@ -6,10 +6,10 @@
  */
 
 #include "kverbs.h"
+#include "../../include/uapi/linux/virtio_rdma.h"
 
 #include <linux/unaligned.h>
 
-#define CREATE_QP	11
 /* Offset of the number in the answer. */
 #define QPN		1
 #define MESSAGE		100
@@ -53,7 +53,7 @@ static bool receive(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq, str
 	EXPECT(!post_send(pair, &pair->a, send, 0, MESSAGE) && work_wait(send, IB_WC_SUCCESS));
 
 	forged = b->qp->qp_num;
-	forge_answers(control_queue(virtio_of(pair->dev)), CREATE_QP, forge_number);
+	forge_answers(control_queue(virtio_of(pair->dev)), VIRTIO_RDMA_CMD_CREATE_QP, forge_number);
 	qp = shared_qp(pair, cq, other);
 	forge_no_answers();
 	EXPECT(IS_ERR(qp));
