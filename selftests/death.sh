@@ -31,8 +31,7 @@ test_work_ends() {
 	until_ok 60 log_since 'may die now'
 	on 0 daemon kill 1
 	wait "$loading" || status=$?
-	log_since kverbs:
-	((status == 0)) || fail "see the lines above"
+	kverbs_said "$status"
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
@@ -58,7 +57,7 @@ test_programs_fail() {
 # null pointer if a driver probes a device whose features read as all-ones.
 test_driver_and_device_can_be_removed() {
 	local function
-	function=$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)/..")
+	function=$(function_of "$(virtio_device 1)")
 	ends rmmod virtio_rdma
 	[[ -z $(device 1) ]]
 	ends sh -c "echo 1 >$function/remove"

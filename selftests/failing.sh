@@ -76,7 +76,7 @@ test_unbind_waits() {
 test_reset_of_a_working_device() {
 	local name function how waiting
 	name=$(virtio_device 1)
-	function=$(dirname "$(readlink -f "/sys/bus/virtio/devices/$name")")
+	function=$(function_of "$name")
 	unbind() { echo "$name" >"$driver/unbind"; }
 	reset() { echo 1 >"$function/reset"; }
 	waits() { log_since 'unbinding waits'; }

@@ -117,6 +117,9 @@ control_irq() {
 	sed -n "s/^ *\([0-9]*\):.*[ -]$(virtio_device 1)-control\$/\1/p" /proc/interrupts
 }
 
+# Prints the PCI function of a virtio device of VM 1.
+function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$1")"; }
+
 # Whether a feature bit was negotiated on VM 1.
 has_feature() {
 	local features
@@ -410,14 +413,20 @@ log_since() { dmesg | sed "1,/$mark\$/d" | grep -F -- "$1"; }
 # Loads the module of the kernel clients' tests on VM 1's device, which runs the tests.
 insmod_kverbs() { insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@"; }
 
-# The same, and prints what the module says. If a test fails, the last lines tell which and why.
+# Prints what the module has said since mark_log. If the argument, the status of insmod_kverbs, is a
+# failure, it is one of the test, and the last lines tell which tests have not passed and why.
+kverbs_said() {
+	log_since kverbs: || true
+	(($1 == 0)) || fail "not passed:
+$(log_since kverbs: | grep -v 'kverbs: ok ')"
+}
+
+# Marks the log, loads the module, and prints what it says.
 load_kverbs() {
 	local status=0
 	mark_log
 	insmod_kverbs "$@" || status=$?
-	log_since kverbs: || true
-	((status == 0)) || fail "not passed:
-$(log_since kverbs: | grep -v 'kverbs: ok ')"
+	kverbs_said "$status"
 }
 
 # Writes a mark to each VM's kernel log.

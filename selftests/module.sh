@@ -24,9 +24,6 @@ insert() {
 	until_ok 20 device_up
 }
 
-# Prints the PCI function of the virtio device.
-function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)")"; }
-
 # A failed test may have left the device without its driver.
 after_failure() {
 	[[ ! -d /sys/module/hooks ]] || rmmod hooks
@@ -95,7 +92,7 @@ test_peer_survives() {
 # The queues share an interrupt vector, as those of a device with few vectors.
 test_shared_vector() {
 	local function
-	function=$(function_of)
+	function=$(function_of "$(virtio_device 1)")
 	unbind
 	insmod "$hooks" few_vectors="${function##*/}"
 	bind
@@ -114,7 +111,7 @@ test_shared_vector() {
 # A reset of the PCI function. The driver is unbound before it and bound after it.
 test_reset_of_the_function() {
 	local function
-	function=$(function_of)
+	function=$(function_of "$(virtio_device 1)")
 	[[ $(<"$function/reset_method") == *flr* ]]
 	for _ in 1 2; do
 		start_watch

@@ -9,7 +9,6 @@
 . "$(dirname "$0")/lib.sh"
 
 group=/run/cgroup/virtio-rdma-test
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
 # Restores the state for other tests: shared mode without further namespaces, and the network device
 # with its addresses.

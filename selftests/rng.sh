@@ -23,9 +23,6 @@ devices() {
 	done
 }
 
-# Prints the PCI function of a virtio device.
-function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$1")"; }
-
 # Whether a device has a generator in the kernel's list.
 has_generator() { [[ " $(<$core/rng_available) " == *" virtio_rng_sample.$1 "* ]]; }
 

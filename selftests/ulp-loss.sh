@@ -9,7 +9,6 @@
 # shellcheck source=ulp-lib.sh
 . "$(dirname "$0")/ulp-lib.sh"
 
-
 # Writes without a pause, also after errors. A write may wait for a new connection, so a program
 # that does not end is killed at the end of the test. The node of a disk that is gone is not made
 # again as a file.
@@ -45,7 +44,7 @@ fail_device() {
 
 unplug() {
 	local function
-	function=$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)/..")
+	function=$(function_of "$(virtio_device 1)")
 	timeout 120 bash -c "echo 1 >$function/remove"
 	[[ ! -e $function ]]
 }
