@@ -13,7 +13,9 @@ V ?= 0
 quiet := $(if $(filter 1,$(V)),,--quiet)
 
 enter := tools/testbed/enter
-bin := $(build)/target/release
+# The programs' profile: release, or quick, whose builds after a change take seconds.
+PROFILE ?= release
+bin := $(build)/target/$(PROFILE)
 testbed := $(enter) $(bin)/testbed
 
 # KERNEL=SERIES builds modules for a kernel of another series than the sysroot's. These modules and
@@ -29,7 +31,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS="$(KRUSTFLAGS)" KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
+.PHONY: help setup t vm build module module-clippy module-doc kverbs provider device tools demo \
 	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
 	check-versions check-kernels check-rdma-core sim planted sanitize mutants mutants-module \
 	pacing bench bench-archive bench-keep \
@@ -41,6 +43,8 @@ help:
 		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 6 GB, once' \
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
+		'make t CRATE=roce T=NAME   tests of a crate whose names contain NAME, by the host'\''s Rust' \
+		'make vm T=selftests/link.sh TESTS=test_NAME   a script in machines, with programs compiled quickly' \
 		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
@@ -71,7 +75,7 @@ help:
 		'make packages   Debian packages of daemon, provider and module, in build/debian/debs' \
 		'make check-suites   programs and suites of Debian releases in VMs with their root; downloads 2 GB' \
 		'make check-packages    installs them in a Debian system, boots it, tries libvirt; downloads 1 GB' \
-		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
+		'make prose      breaches of style' \
 		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
 		'make fmt        format the sources' \
@@ -84,6 +88,23 @@ help:
 
 setup:
 	@tools/testbed/setup
+
+# The tests of one crate whose names contain T. The host's Rust compiles them if it is recent enough
+# and the crate links no library of the sysroot.
+version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+linked := virtio-rdma-provider verbs-test bench fuzz
+on_host = $(if $(filter $(linked),$(CRATE)),,$(shell printf '%s\n' '$(version)' \
+	"$$(cargo --version 2>/dev/null | cut -d ' ' -f 2)" | sort -CV && echo yes))
+t: $(if $(on_host),,setup)
+	@$(if $(CRATE),,$(error CRATE=NAME is missing, for example: make t CRATE=roce T=psn))
+	$(if $(on_host),CARGO_TARGET_DIR=$(build)/target-host,$(enter) env) CARGO_INCREMENTAL=1 \
+		cargo test $(quiet) -p $(CRATE) $(T)
+
+# One or more scripts in virtual machines. TESTS has names of test functions.
+vm:
+	@$(if $(T),,$(error T=SCRIPT is missing, for example: make vm T=selftests/link.sh))
+	@$(MAKE) --no-print-directory PROFILE=quick build
+	@PROFILE=quick tools/testbed/testbed test --vm "$(VM)" $(T)
 
 build: module kverbs provider device tools
 
@@ -106,7 +127,7 @@ kverbs: setup
 # One library with many names: for linking programs, for loading by programs, and for loading by
 # libibverbs. The last name contains the number of libibverbs' private ABI.
 provider: setup
-	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
+	$(enter) cargo build $(quiet) --profile $(PROFILE) -p virtio-rdma-provider
 	@mkdir -p $(build)/provider
 	@install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma.so.1
 	@ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma.so
@@ -119,7 +140,7 @@ provider: setup
 		tools/provider/include/infiniband/virtio_rdma_dv.h
 
 device: setup
-	$(enter) cargo build $(quiet) --release -p virtio-rdmad
+	$(enter) cargo build $(quiet) --profile $(PROFILE) -p virtio-rdmad
 
 # Statically linked programs run in any root file system.
 static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
@@ -127,7 +148,8 @@ static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet
 portable := $(static) --profile portable
 
 tools: setup
-	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
+	$(enter) cargo build $(quiet) --profile $(PROFILE) -p testbed -p verbs-test --bins \
+		--examples
 	$(portable) -p guest
 	@install -t $(bin) $(build)/target/x86_64-unknown-linux-gnu/portable/virtio-rdma-guest
 
@@ -274,7 +296,7 @@ lint: setup
 	@tools/testbed/check format lint
 
 prose: setup
-	@BASE="$(BASE)" tools/tidy/run prose
+	@tools/tidy/run prose
 
 loc: setup
 	@tools/tidy/run loc

@@ -10,7 +10,8 @@
 # RDMA_DEVICE sets another device than virtio_rdma's, for tests that also work on other devices.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-verbs=$top/build/target/release/verbs-test
+programs=${TESTBED_PROGRAMS:-$top/build/target/release}
+verbs=$programs/verbs-test
 # The directory of the kernel modules, which are built for the VM's kernel.
 modules=${TESTBED_MODULES:-$top/build}
 # shellcheck disable=SC2034 # for the scripts that include this one

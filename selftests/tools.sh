@@ -32,7 +32,7 @@ test_write_bw_many_pairs() { pair -x ib_write_bw -s 16384 -n 100 -q 8; }
 
 # The project's example of a libibverbs program.
 test_first_steps() {
-	local example=$top/build/target/release/examples/first_steps
+	local example=$programs/examples/first_steps
 	on 2 timeout 120 "$example" "$(device 2)" "$(gid_index 2)" >"$work/passive" 2>&1 &
 	listens_for_example() { [[ -n $(on 2 ss -Hltn 'sport = :18900') ]]; }
 	until_ok 60 listens_for_example

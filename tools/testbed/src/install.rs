@@ -144,6 +144,8 @@ impl Install {
         setup.module = in_root(ours.join("module/virtio_rdma.ko"));
         setup.modules = in_root(tree);
         setup.empty = vec!["/tmp".into()];
+        let programs = program.with_file_name("").display().to_string();
+        setup.env.push(("TESTBED_PROGRAMS".into(), programs));
         let guest = program.with_file_name("virtio-rdma-guest");
         if !guest.is_file() {
             bail!("no {}: run `make tools`", guest.display());

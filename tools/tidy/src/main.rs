@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod comments;
+mod commits;
 mod cycles;
 mod imports;
 mod loc;
@@ -12,7 +13,6 @@ mod paths;
 mod prose;
 mod same;
 mod sources;
-mod subjects;
 mod tokens;
 mod wrap;
 
@@ -36,11 +36,13 @@ struct Arguments {
 enum Command {
     /// List breaches of style that a program can detect.
     Prose {
-        /// A file with a line for each commit to check: its hash and its subject.
-        #[arg(long)]
-        log: Option<PathBuf>,
         /// Files or folders to check instead of all.
         files: Vec<PathBuf>,
+    },
+    /// Check the form of commit messages.
+    Commits {
+        /// The file with the commits: each one's hash, a space, its message, and a null character.
+        log: PathBuf,
     },
     /// Wrap paragraphs of comments and documents that have a line of more than 100 columns.
     Wrap {
@@ -85,13 +87,8 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<Vec<String>> {
     let tree = Tree::open(std::env::current_dir()?, &arguments.list)?;
     match arguments.command {
-        Command::Prose { log, files } => {
-            let mut complaints = prose::check(&tree, &files)?;
-            if let Some(log) = log {
-                complaints.extend(subjects::check(&std::fs::read_to_string(log)?));
-            }
-            Ok(complaints)
-        }
+        Command::Prose { files } => prose::check(&tree, &files),
+        Command::Commits { log } => Ok(commits::check(&std::fs::read_to_string(log)?)),
         Command::Wrap { files } => {
             for file in wrap::wrap(&tree, &files)? {
                 println!("{file}: wrapped");
