@@ -12,7 +12,7 @@ build := build
 V ?= 0
 quiet := $(if $(filter 1,$(V)),,--quiet)
 
-enter := tools/testbed/enter
+enter := tools/dev/enter
 # The programs' profile: release, or quick, whose builds after a change take seconds.
 PROFILE ?= release
 bin := $(build)/target/$(PROFILE)
@@ -83,11 +83,11 @@ help:
 		'' \
 		'KERNEL=SERIES builds module and kverbs for an older kernel series, in build/kernels/SERIES.' \
 		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
-		'"tools/testbed/testbed run --help". T="FILE..." are the selftests to run. BENCH="OPTIONS" goes to the' \
+		'"tools/dev/testbed run --help". T="FILE..." are the selftests to run. BENCH="OPTIONS" goes to the' \
 		'figures: --full, --rounds N ...'
 
 setup:
-	@tools/testbed/setup
+	@tools/dev/setup
 
 # The tests of one crate whose names contain T. The host's Rust compiles them if it is recent enough
 # and the crate links no library of the sysroot.
@@ -104,7 +104,7 @@ t: $(if $(on_host),,setup)
 vm:
 	@$(if $(T),,$(error T=SCRIPT is missing, for example: make vm T=selftests/link.sh))
 	@$(MAKE) --no-print-directory PROFILE=quick build
-	@PROFILE=quick tools/testbed/testbed test --vm "$(VM)" $(T)
+	@PROFILE=quick tools/dev/testbed test --vm "$(VM)" $(T)
 
 build: module kverbs provider device tools
 
@@ -118,7 +118,7 @@ module-clippy: setup
 
 # The documentation of the abstractions under rust/: build/module-doc/abstractions/index.html.
 module-doc: module
-	$(enter) tools/testbed/module-doc
+	$(enter) tools/dev/module-doc
 
 # Tests of the verbs that kernel clients use.
 kverbs: setup
@@ -158,34 +158,34 @@ tools: setup
 bundle-dir: module provider tools
 	$(static) --release -p virtio-rdmad
 	$(portable) -p testbed --bin virtio-rdma
-	@tools/testbed/bundle $(build)/bundle
+	@tools/launcher/bundle $(build)/bundle
 
-archive = $(build)/virtio-rdma-$(shell tools/packages/version)-x86_64.tar.xz
+archive = $(build)/virtio-rdma-$(shell tools/launcher/packages/version)-x86_64.tar.xz
 
 bundle: bundle-dir
-	@tools/testbed/bundle --archive $(build)/bundle $(archive)
+	@tools/launcher/bundle --archive $(build)/bundle $(archive)
 
 # The sources of all parts of the bundle, to be published with it.
 bundle-sources:
-	@tools/testbed/bundle --sources $(build)/bundle $(build)/bundle-sources
+	@tools/launcher/bundle --sources $(build)/bundle $(build)/bundle-sources
 
-# Installs after "make build". tools/packages/install describes the variables.
+# Installs after "make build". tools/launcher/packages/install describes the variables.
 install:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
-		tools/packages/install
+		tools/launcher/packages/install
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
-		tools/packages/install --uninstall
+		tools/launcher/packages/install --uninstall
 
 packages: provider device
-	@tools/packages/build
+	@tools/launcher/packages/build
 
 # Installs the packages in a Debian system and boots it. SUITE=testing selects Debian testing and
 # its kernel.
 check-packages: packages tools
-	@tools/packages/check $(SUITE)
-	@tools/packages/test-libvirt
+	@tools/launcher/packages/check $(SUITE)
+	@tools/launcher/packages/test-libvirt
 
 # Runs foreign test suites (Documentation/foreign-suites.md). SUITES="RELEASE... crates" selects the
 # roots.
@@ -195,8 +195,8 @@ check-suites: bundle-dir
 		logs=$(top)/$(build)/suites/$$suite; mkdir -p $$logs; \
 		case $$suite in \
 		crates) tests=test_sideway && \
-			root=$$(tools/packages/crate sideway 0.4.3 home@0.5.11) ;; \
-		*) tests="$(TESTS)"; root=$$(tools/packages/tree programs-$$suite) ;; \
+			root=$$(tools/launcher/packages/crate sideway 0.4.3 home@0.5.11) ;; \
+		*) tests="$(TESTS)"; root=$$(tools/launcher/packages/tree programs-$$suite) ;; \
 		esac && \
 		TESTS=$$tests ROOT=$$root LOGS=$$logs selftests/launcher/suites.sh || status=1; \
 	done; exit $$status
@@ -208,34 +208,34 @@ shell: build
 	@$(testbed) shell $(VM)
 
 check: setup
-	@tools/testbed/check
+	@tools/dev/check
 
 check-more: build
-	@tools/testbed/check more
+	@tools/dev/check more
 
 check-debug: build
-	@tools/testbed/check debug leaks
+	@tools/dev/check debug leaks
 
 # Runs all tests of pyverbs. check-more runs the quick ones.
 check-pyverbs: build
-	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
+	@T=selftests/pyverbs/all.sh tools/dev/check selftests
 
 # Tests provider and module of different versions. BEFORE=REVISION sets the old revision, by default
 # the last one without version ranges.
 check-versions: build
-	tools/testbed/versions
-	@T=selftests/versions/all.sh tools/testbed/check selftests
+	tools/dev/versions
+	@T=selftests/versions/all.sh tools/dev/check selftests
 
 check-kernels: build
-	@tools/testbed/check kernels
+	@tools/dev/check kernels
 
 check-rdma-core: build
-	tools/testbed/rdma-core
-	@T=selftests/rdma-core/all.sh tools/testbed/check selftests
+	tools/dev/rdma-core
+	@T=selftests/rdma-core/all.sh tools/dev/check selftests
 
 # Builds the driver in the kernel's tree (Documentation/in-tree.md).
 intree: setup
-	@tools/testbed/intree
+	@tools/dev/intree
 
 # Runs the simulation with many seeds. The unit tests run the first ones of each variant.
 SEEDS ?= 0..100000
@@ -245,7 +245,7 @@ sim: setup
 # Plants known bugs. KIND has names of patches in selftests/planted, or a kind of test.
 KIND ?=
 planted: setup
-	@tools/testbed/planted $(KIND)
+	@tools/dev/planted $(KIND)
 # Fuzzes each target for T seconds.
 fuzz: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- run --seconds $(or $(T),60) $(TARGETS)
@@ -262,24 +262,24 @@ fuzz-coverage: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- coverage
 
 sanitize: setup
-	tools/testbed/sanitize address
-	tools/testbed/sanitize thread
+	tools/dev/sanitize address
+	tools/dev/sanitize thread
 
 SEED ?= 1
 mutants: setup
-	@tools/testbed/mutants --seed=$(SEED)
+	@tools/dev/mutants/run --seed=$(SEED)
 
 # Changes the driver and its abstractions. Each change is tested in machines of its own.
 mutants-module: build
-	@tools/testbed/mutants --module --seed=$(SEED)
+	@tools/dev/mutants/run --module --seed=$(SEED)
 
 # Measures the pacing of rate limits. Not a check, since the figures depend on the machine.
 pacing: setup
-	@$(enter) tools/testbed/pacing run
+	@$(enter) tools/dev/pacing run
 
 bench: build
 	$(enter) cargo build $(quiet) --release -p bench
-	@$(enter) tools/testbed/hardening $(bin)/bench
+	@$(enter) tools/dev/hardening $(bin)/bench
 	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json \
 		--html $(build)/bench/index.html $(BENCH)
 
@@ -293,22 +293,22 @@ bench-keep: setup
 	@$(enter) $(bin)/bench keep $(build)/bench/figures.json
 
 lint: setup
-	@tools/testbed/check format lint
+	@tools/dev/check format lint
 
 prose: setup
-	@tools/tidy/run prose
+	@tools/dev/tidy/run prose
 
 loc: setup
-	@tools/tidy/run loc
+	@tools/dev/tidy/run loc
 
 cycles: setup
-	@tools/tidy/run cycles
+	@tools/dev/tidy/run cycles
 
 unit: setup
-	@tools/testbed/check unit
+	@tools/dev/check unit
 
 selftests: setup
-	@tools/testbed/check build selftests
+	@tools/dev/check build selftests
 
 fmt: setup
 	$(enter) cargo fmt --all
@@ -320,4 +320,4 @@ clean:
 		$(build)/logs
 
 distclean:
-	tools/testbed/setup --remove
+	tools/dev/setup --remove

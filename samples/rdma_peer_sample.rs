@@ -10,13 +10,13 @@
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
-#[path = "../rust/bindings/mod.rs"]
+#[path = "../rust/kbuild/bindings/mod.rs"]
 mod bindings;
 #[allow(dead_code, unreachable_pub, unsafe_code)]
-#[path = "../rust/dma_buf/mod.rs"]
+#[path = "../rust/kernel/dma_buf/mod.rs"]
 mod dma_buf;
 #[allow(unreachable_pub, unsafe_code)]
-#[path = "../rust/peer/mod.rs"]
+#[path = "../rust/kernel/peer/exporter.rs"]
 mod peer;
 
 use crate::{

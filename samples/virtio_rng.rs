@@ -11,14 +11,14 @@
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
-#[path = "../rust/bindings/mod.rs"]
+#[path = "../rust/kbuild/bindings/mod.rs"]
 mod bindings;
 #[allow(unreachable_pub, unsafe_code)]
-#[path = "../rust/hw_random/mod.rs"]
+#[path = "../rust/kernel/hw_random/mod.rs"]
 mod hw_random;
 // The sample needs neither configuration nor shared memory.
 #[allow(dead_code, unreachable_pub, unsafe_code, unused_imports)]
-#[path = "../rust/virtio/mod.rs"]
+#[path = "../rust/kernel/virtio/mod.rs"]
 mod virtio;
 
 use crate::{

@@ -3,6 +3,6 @@
 /* Each module has its own copy, since helpers are not exported. */
 #define __rust_helper
 
-#include "../rust/helpers/cpumask_ext.c"
-#include "../rust/helpers/device_ext.c"
-#include "../rust/helpers/virtio.c"
+#include "../rust/kbuild/helpers/cpumask_ext.c"
+#include "../rust/kbuild/helpers/device_ext.c"
+#include "../rust/kbuild/helpers/virtio.c"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams,
-# by addresses of every kind. Some tests add and remove addresses. tools/testbed/check-capture
+# by addresses of every kind. Some tests add and remove addresses. tools/dev/check-capture
 # checks the packets afterwards.
 # testbed: --path direct
 # more: --path wire --pcap build/cm.pcap
@@ -104,7 +104,7 @@ test_address_changes() {
 }
 
 # Packets from and to the addresses of VLAN interfaces have the VLAN's tag, whose priority is the
-# service level. tools/testbed/check-capture checks the tags.
+# service level. tools/dev/check-capture checks the tags.
 # abi: R-795
 test_vlan() {
 	local vm program

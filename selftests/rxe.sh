@@ -3,7 +3,7 @@
 #
 # Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the
 # requester, and the stock programs. Arguments are prefixes of names of verbs tests to run instead
-# of all. tools/testbed/check-capture checks the packets afterwards.
+# of all. tools/dev/check-capture checks the packets afterwards.
 # more: --rxe 1 --pcap build/rxe.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

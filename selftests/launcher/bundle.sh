@@ -85,9 +85,9 @@ test_same_bytes() {
 	touch "$work/1/a" "$work/1/b"
 	touch -d 2001-01-01 "$work/2/b" "$work/2/a"
 	chmod 666 "$work/2/a"
-	"$top/tools/testbed/bundle" --archive "$work/1" "$work/x.tar.xz"
+	"$top/tools/launcher/bundle" --archive "$work/1" "$work/x.tar.xz"
 	mv "$work/x.tar.xz" "$work/first"
-	"$top/tools/testbed/bundle" --archive "$work/2" "$work/x.tar.xz"
+	"$top/tools/launcher/bundle" --archive "$work/2" "$work/x.tar.xz"
 	cmp "$work/first" "$work/x.tar.xz"
 }
 

@@ -38,7 +38,7 @@ test_rsockets() { suite rsockets; }
 test_qperf() { suite qperf; }
 test_fio() { suite fio; }
 
-# Runs only if it is named: it needs the root of tools/packages/crate.
+# Runs only if it is named: it needs the root of tools/launcher/packages/crate.
 test_sideway() { suite sideway --vms 1; }
 
 run_tests test_perftest test_libfabric test_ucx test_openmpi test_rsockets test_qperf test_fio

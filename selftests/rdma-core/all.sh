@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The provider in the user space of other Debian releases, with their rdma-core and their glibc.
-# tools/testbed/rdma-core has unpacked the releases. As in a container, only the provider and its
+# tools/dev/rdma-core has unpacked the releases. As in a container, only the provider and its
 # configuration are added; nothing else of the sysroot is visible inside.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=../lib.sh

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # A provider and a module of different versions on VM 1. They work with the present versions on VM
-# 2, or report which side must be updated. tools/testbed/versions builds them;
+# 2, or report which side must be updated. tools/dev/versions builds them;
 # Documentation/versions.md has the table.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=../lib.sh

@@ -3,7 +3,7 @@
  * Virtio RDMA device: configuration, commands, queue elements and events. Structures have no
  * padding, integers are little-endian.
  *
- * Generated from rust/abi by tools/testbed/headers.
+ * Generated from rust/shared/abi by tools/dev/headers.
  */
 
 #ifndef _UAPI_LINUX_VIRTIO_RDMA_H

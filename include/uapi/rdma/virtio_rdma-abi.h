@@ -2,7 +2,7 @@
 /*
  * Structures that the driver of virtio RDMA devices and its provider exchange through uverbs.
  *
- * Generated from rust/abi by tools/testbed/headers.
+ * Generated from rust/shared/abi by tools/dev/headers.
  */
 
 #ifndef _UAPI_RDMA_VIRTIO_RDMA_ABI_H

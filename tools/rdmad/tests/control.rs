@@ -128,7 +128,7 @@ fn limits_change_while_it_runs() {
 }
 
 /// Other users may not control the daemon, even if the socket's mode allows them to connect. This
-/// test must run as root or by tools/testbed/enter, because it changes its user.
+/// test must run as root or by tools/dev/enter, because it changes its user.
 #[test]
 fn another_user_is_refused_whatever_the_mode() {
     const OTHER: u32 = 1;

@@ -325,7 +325,7 @@ fn answer_if_alive(dir: &Path, request: &[u8]) -> Option<String> {
 }
 
 /// On a full disk, commands fail and change nothing. This test must run as root, or by
-/// tools/testbed/enter, because it mounts a file system.
+/// tools/dev/enter, because it mounts a file system.
 #[test]
 fn a_full_disk_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

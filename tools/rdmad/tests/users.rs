@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Users of the host who are neither root nor the daemon's user. These tests must run as root, or
-//! by tools/testbed/enter, because their threads change their users.
+//! by tools/dev/enter, because their threads change their users.
 
 #[path = "../testing/net.rs"]
 mod net;

@@ -10,7 +10,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(OUT_OF_TREE)]
-include!("../../../../rust/outside.rs");
+include!("../../../../rust/kbuild/outside.rs");
 #[cfg(not(OUT_OF_TREE))]
 use kernel::{
     bindings,
@@ -55,7 +55,7 @@ struct Module {
 impl kernel::InPlaceModule for Module {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         #[cfg(OUT_OF_TREE)]
-        peers::start();
+        peer::start();
         try_pin_init!(Self {
             _driver <- kernel::driver::Registration::new(
                 <Self as kernel::ModuleMetadata>::NAME,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Processor time and memory of the daemons of a test bed, from /proc.
 //!
-//! This program has its own PID namespace (tools/testbed/enter), so /proc has only the daemons of
+//! This program has its own PID namespace (tools/dev/enter), so /proc has only the daemons of
 //! its bed.
 
 use std::fs;

@@ -31,7 +31,7 @@ struct Parser {
 const PARSERS: &[Parser] = &[
     Parser {
         name: "driver's decoder",
-        sources: &["rust/decode"],
+        sources: &["rust/shared/decode"],
         targets: &["driver"],
     },
     Parser {

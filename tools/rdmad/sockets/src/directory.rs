@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(opened(path).unwrap(), (stat.dev(), stat.ino()));
     }
 
-    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// This test must run as root, or by tools/dev/enter, because it changes the owner of
     /// files.
     #[test]
     fn each_directory_and_link_on_the_way_is_checked() {

@@ -313,7 +313,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).unwrap();
     }
 
-    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// This test must run as root, or by tools/dev/enter, because it changes the owner of
     /// files.
     #[test]
     fn the_file_of_another_user_is_refused() {

@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// This test must run as root, or by tools/dev/enter, because it changes the owner of
     /// files.
     #[test]
     fn a_directory_must_belong_to_root_or_to_the_caller() {
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// This test must run as root, or by tools/dev/enter, because it changes the owner of
     /// files.
     #[test]
     fn a_socket_belongs_to_its_user_or_is_opened_by_a_group() {

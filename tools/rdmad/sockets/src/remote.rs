@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// This test must run as root, or by tools/dev/enter, because it changes the owner of
     /// files.
     #[test]
     fn the_socket_of_another_user_is_no_peer() {

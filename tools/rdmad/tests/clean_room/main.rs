@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of a daemon with two ports by drivers that were written only from `Documentation/abi.md`
-//! and its parts. On purpose these drivers share no code with `rust/abi`, `rust/ring` and the
-//! drivers of other tests: `wire.rs` has a second copy of all numbers and layouts. So these tests
-//! find mistakes that the device and the project's own driver have in common. Do not import those
-//! crates here.
+//! and its parts. On purpose these drivers share no code with `rust/shared/abi`, `rust/shared/ring`
+//! and the drivers of other tests: `wire.rs` has a second copy of all numbers and layouts. So these
+//! tests find mistakes that the device and the project's own driver have in common. Do not import
+//! those crates here.
 
 mod beside_waiters;
 mod connection;

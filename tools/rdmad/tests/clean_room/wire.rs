@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers and layouts from `Documentation/abi.md` and its parts. This copy of `rust/abi` exists on
-//! purpose: otherwise both sides of each test would share a mistake in `rust/abi`.
+//! Numbers and layouts from `Documentation/abi.md` and its parts. This copy of `rust/shared/abi`
+//! exists on purpose: otherwise both sides of each test would share a mistake in `rust/shared/abi`.
 
 /// Feature bits.
 pub const RING_ADDR: u64 = 1 << 0;

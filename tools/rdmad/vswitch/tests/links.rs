@@ -350,9 +350,9 @@ fn udp_uplink() {
 /// changing the host's network.
 fn own_network() {
     // No user namespace is made here, because a process with several threads or in a chroot can't
-    // make one. For a user other than root, tools/testbed/enter has made a user namespace.
+    // make one. For a user other than root, tools/dev/enter has made a user namespace.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-        .expect("no network namespace: run tests as root or by tools/testbed/enter");
+        .expect("no network namespace: run tests as root or by tools/dev/enter");
     ip("link set lo up");
 }
 

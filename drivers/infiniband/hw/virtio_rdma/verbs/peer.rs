@@ -39,7 +39,7 @@ mod out_of_tree {
             feature::Feature,
             uverbs::ContextAttributes, //
         },
-        peers::{
+        peer::{
             buffer,
             PeerContext,
             PeerRange, //

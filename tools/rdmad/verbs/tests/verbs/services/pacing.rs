@@ -388,7 +388,7 @@ fn limits_are_refused_where_they_make_no_sense() {
 }
 
 /// Prints the throughput under a rate limit that changes, a line for each millisecond. The result
-/// is plotted as Documentation/pacing.svg by tools/testbed/pacing.
+/// is plotted as Documentation/pacing.svg by tools/dev/pacing.
 #[test]
 #[ignore = "makes data for a plot"]
 fn plot() {
@@ -407,7 +407,7 @@ fn plot() {
     print!("{text}");
 }
 
-/// Prints requested and measured rates, on the clock of the machine. Run by tools/testbed/pacing.
+/// Prints requested and measured rates, on the clock of the machine. Run by tools/dev/pacing.
 #[test]
 #[ignore = "depends on the machine"]
 fn on_the_wall_clock() {

@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: GPL-2.0
-
-/* Each module has its own copy, since helpers are not exported. */
-#include "../helpers/helpers.c"
