@@ -26,7 +26,8 @@ blocks() {
 in_project() {
 	rm -rf "$work/dir/project"
 	mkdir -p "$work/dir/project" "$work/dir/home" "$work/dir/temp"
-	chmod 777 "$work"/dir/*/
+	chmod 777 "$work"/dir/{project,home}
+	chmod 1777 "$work/dir/temp"
 	cd "$work/dir/project"
 	"${as_user[@]}" env -i PATH=/usr/bin:/bin HOME="$work/dir/home" TMPDIR="$TMPDIR" \
 		ARCHIVE="$archive" SHA256="$sum" "$@" </dev/null >"$work/out" 2>"$work/err"

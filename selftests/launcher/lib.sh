@@ -45,12 +45,19 @@ nothing_left() {
 	done
 }
 
+# Whether the command of $launcher has started. Fails the test if virtio-rdma has ended.
+has_started() {
+	grep -q started "$work/out" && return
+	jobs -pr | grep -qx "$launcher" || fail "virtio-rdma has ended before its command started"
+	return 1
+}
+
 # Starts a command in a VM, and waits until it runs. $launcher is the process of virtio-rdma.
 start_command() {
 	"${as_user[@]}" "$bundle/bin/virtio-rdma" run "$@" -- sh -c 'echo started; exec sleep 3600' \
 		</dev/null >"$work/out" 2>"$work/err" &
 	launcher=$!
-	until_ok grep -q started "$work/out"
+	until_ok has_started
 }
 
 # Waits for $launcher, and sets $status to its exit status.
@@ -76,7 +83,8 @@ run_tests() {
 	chmod 755 "${bundle%/*}"
 	mkdir "$TMPDIR" "$work/dir"
 	chmod 755 "$work"
-	chmod 777 "$TMPDIR" "$work/dir"
+	chmod 1777 "$TMPDIR"
+	chmod 777 "$work/dir"
 	cd "$work/dir" || exit 1
 	printf 'KTAP version 1\n1..%d\n' $#
 	for name in "$@"; do
