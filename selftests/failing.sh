@@ -139,6 +139,15 @@ test_pages_stay_pinned() {
 	bind
 }
 
+# The virtqueue of a CQ breaks. A completion that the driver has taken out of it reaches its client.
+test_completion_of_a_broken_cq() {
+	in_rfc_mode || skip "CQs are no virtqueues"
+	load_kverbs broken_cq=1
+	rmmod kverbs
+	rebind
+	traffic
+}
+
 # Adds an address. The device answers late that it adds the GID: with this status, when the module
 # is unloaded.
 begin_add_gid() {
@@ -196,4 +205,5 @@ test_same_number() {
 }
 
 run_tests test_buffers_of_the_kernel test_unbind_waits test_reset_of_a_working_device \
-	test_pages_stay_pinned test_late_refusal test_late_nonsense test_same_number
+	test_pages_stay_pinned test_completion_of_a_broken_cq test_late_refusal test_late_nonsense \
+	test_same_number

@@ -65,6 +65,7 @@ bool work_wait(struct work *work, enum ib_wc_status status);
 struct ib_sge sge_of(struct pair *pair, struct side *side, u32 offset, u32 length);
 int post_recv(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
 int post_send(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
+int write_nothing(struct ib_qp *qp, struct ib_cqe *cqe);
 struct ib_rdma_wr write_of(struct pair *pair, struct ib_cqe *cqe, struct ib_sge *sge, u32 remote);
 bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote,
 	     u32 rkey,
@@ -143,6 +144,7 @@ extern const struct test mapping_tests[];
 extern const struct test lost_tests[];
 extern const struct test broken_queue_tests[];
 extern const struct test no_answer_tests[];
+extern const struct test held_tests[];
 extern const struct test number_tests[];
 extern const struct test withheld_tests[];
 

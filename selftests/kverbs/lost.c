@@ -54,15 +54,6 @@ static int drain(void *unused)
 	return 0;
 }
 
-static int write_nothing(struct ib_cqe *cqe)
-{
-	struct ib_rdma_wr wr = {
-		.wr = { .wr_cqe = cqe, .opcode = IB_WR_RDMA_WRITE, .send_flags = IB_SEND_SIGNALED },
-	};
-
-	return ib_post_send(lost.side.qp, &wr.wr, NULL);
-}
-
 /* Connects the QP to itself, a second time after it was in ERR. */
 static int connect_twice(struct pair *pair)
 {
@@ -119,13 +110,13 @@ static bool overflow(struct pair *pair, enum ib_poll_context context)
 		lost.recvs[i] = work_get();
 		EXPECT(!post_recv(pair, &lost.side, lost.recvs[i], 0, 0));
 	}
-	EXPECT(!write_nothing(&lost.first));
+	EXPECT(!write_nothing(lost.side.qp, &lost.first));
 	if (lost.holds)
 		EXPECT(wait_for_completion_timeout(&lost.held, PATIENCE));
 	for (i = 0; i < WRITES; i++) {
 		lost.writes[i] = work_get();
 		work_init(lost.writes[i]);
-		EXPECT(!write_nothing(&lost.writes[i]->cqe));
+		EXPECT(!write_nothing(lost.side.qp, &lost.writes[i]->cqe));
 	}
 	EXPECT(wait_for_completion_timeout(&lost.overflow, PATIENCE));
 	complete(&lost.proceed);

@@ -78,6 +78,11 @@ module_param(no_answer, bool, 0444);
 MODULE_PARM_DESC(no_answer,
 		 "instead of the other tests, let no command be answered, and see what becomes of buffers");
 
+static bool broken_cq;
+module_param(broken_cq, bool, 0444);
+MODULE_PARM_DESC(broken_cq,
+		 "instead of the other tests, break a CQ, which must be a virtqueue, and see what becomes of its completions");
+
 static bool same_number;
 module_param(same_number, bool, 0444);
 MODULE_PARM_DESC(same_number, "instead of the other tests, forge the number of a new QP");
@@ -91,6 +96,7 @@ static const struct test *const last[] = { death_tests, NULL };
 static const struct test *const costs[] = { cost_tests, NULL };
 static const struct test *const breakers[] = { broken_queue_tests, NULL };
 static const struct test *const silencers[] = { no_answer_tests, NULL };
+static const struct test *const holders[] = { held_tests, NULL };
 static const struct test *const numbers[] = { number_tests, NULL };
 static const struct test *const slow[] = { withheld_tests, NULL };
 
@@ -106,6 +112,8 @@ static const struct test *const *chosen(void)
 		return breakers;
 	if (no_answer)
 		return silencers;
+	if (broken_cq)
+		return holders;
 	if (withheld_irq)
 		return slow;
 	return same_number ? numbers : usual;

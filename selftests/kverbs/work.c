@@ -79,6 +79,16 @@ int post_send(struct pair *pair, struct side *side, struct work *work, u32 offse
 	return ib_post_send(side->qp, &wr, NULL);
 }
 
+/* Posts an RDMA WRITE without a byte. */
+int write_nothing(struct ib_qp *qp, struct ib_cqe *cqe)
+{
+	struct ib_rdma_wr wr = {
+		.wr = { .wr_cqe = cqe, .opcode = IB_WR_RDMA_WRITE, .send_flags = IB_SEND_SIGNALED },
+	};
+
+	return ib_post_send(qp, &wr.wr, NULL);
+}
+
 /* An RDMA WRITE of @sge to an offset in the memory of B. */
 struct ib_rdma_wr write_of(struct pair *pair, struct ib_cqe *cqe, struct ib_sge *sge, u32 remote)
 {
