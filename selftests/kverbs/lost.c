@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A CQ that overflows: the device adds no more completions to it, but draining its QP still ends.
+ * A CQ that overflows: the device adds no more completions to it, but draining its QP still ends,
+ * and posts to other QPs do not cost more.
  */
 
 #include "kverbs.h"
 
+#include <linux/kprobes.h>
 #include <linux/kthread.h>
 
 #define PATIENCE (30 * HZ)
@@ -171,15 +173,90 @@ static bool test_others(struct pair *pair)
 	return true;
 }
 
+/* The locks that this task takes through the abstractions of Rust. */
+static struct task_struct *counted;
+static unsigned int locks;
+
+static int on_lock(struct kprobe *probe, struct pt_regs *regs)
+{
+	if (current == counted)
+		locks++;
+	return 0;
+}
+
+static struct kprobe lock_probe;
+
+static int begin_to_count(void)
+{
+	/* A probe that was registered before would stay disabled. */
+	lock_probe = (struct kprobe) {
+		.symbol_name = "rust_helper_spin_lock_irq_disable",
+		.pre_handler = on_lock,
+	};
+	return register_kprobe(&lock_probe);
+}
+
+/* Sends a message from A to B. Returns the number of locks that both posts took, or 0 if the
+ * message did not arrive. */
+static unsigned int locks_of_a_message(struct pair *pair)
+{
+	struct work *recv = work_get(), *send = work_get();
+	unsigned long flags;
+	int ret;
+
+	/* Otherwise interrupts could take locks in this task. */
+	local_irq_save(flags);
+	locks = 0;
+	counted = current;
+	ret = post_recv(pair, &pair->b, recv, 0, 64);
+	ret = ret ?: post_send(pair, &pair->a, send, 0, 64);
+	counted = NULL;
+	local_irq_restore(flags);
+	if (ret || !work_wait(send, IB_WC_SUCCESS) || !work_wait(recv, IB_WC_SUCCESS))
+		return 0;
+	return locks;
+}
+
+/* After an overflow, a post to another QP takes the lock of its queue, but not that of its CQ. */
+static bool count_locks(struct pair *pair)
+{
+	unsigned int count;
+
+	EXPECT(overflow(pair, IB_POLL_DIRECT));
+	count = locks_of_a_message(pair);
+	if (count != 2)
+		pr_info("# locks of two posts: %u\n", count);
+	return count == 2;
+}
+
+static bool test_locks_of_others(struct pair *pair)
+{
+	bool passed;
+
+	EXPECT(!begin_to_count());
+	passed = count_locks(pair);
+	unregister_kprobe(&lock_probe);
+	return passed;
+}
+
 /* A CQ in a virtqueue does not overflow: the device waits for buffers. */
 static bool can_overflow(struct ib_device *dev)
 {
 	return !has_cq_virtqueues(dev);
 }
 
+static bool can_count_locks(struct ib_device *dev)
+{
+	if (!can_overflow(dev) || begin_to_count())
+		return false;
+	unregister_kprobe(&lock_probe);
+	return true;
+}
+
 const struct test lost_tests[] = {
 	{ "lost_cq_polled", test_polled, can_overflow },
 	{ "lost_cq_waiting", test_waiting, can_overflow },
 	{ "lost_cq_others", test_others, can_overflow },
+	{ "lost_cq_locks_of_others", test_locks_of_others, can_count_locks },
 	{},
 };
