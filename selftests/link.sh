@@ -79,6 +79,36 @@ test_interrupts_are_spread() {
 	printf '%x' "$hint" >"/proc/irq/$irq/smp_affinity"
 }
 
+# The tool ibstat reads sysfs. It prints no type and no hardware version of the CA: the core has no
+# attributes for them, and a new driver must not add its own.
+test_ibstat() {
+	local name guid
+	name=$(device 1)
+	guid=$(eui64 "$(netdev 1)")
+	guid=0x${guid//:/}
+	[[ $(devinfo fw_ver) =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]
+	diff - <(ibstat "$name" | sed 's/^\t*//; s/ *$//') <<-IBSTAT
+		CA '$name'
+		CA type:
+		Number of ports: 1
+		Firmware version: $(devinfo fw_ver)
+		Hardware version:
+		Node GUID: $guid
+		System image GUID: $guid
+		Port 1:
+		State: Active
+		Physical state: LinkUp
+		Rate: 100
+		Base lid: 0
+		LMC: 0
+		SM lid: 0
+		Capability mask: 0x00010000
+		Port GUID: $guid
+		Link layer: Ethernet
+	IBSTAT
+	[[ $(ibstatus "$name") == *"4: ACTIVE"*"5: LinkUp"*"100 Gb/sec (4X EDR)"*Ethernet* ]]
+}
+
 # The node description has a default, and can be changed, as rdma-ndd does.
 test_node_description() {
 	local file
@@ -224,6 +254,5 @@ if ! has_feature 7; then
 	exit
 fi
 run_tests test_link_active test_device_identity test_topology test_interrupts_are_spread \
-	test_node_description \
-	test_port_attributes test_gid_table test_resources test_counters_and_details \
-	test_packet_pacing test_limits
+	test_ibstat test_node_description test_port_attributes test_gid_table test_resources \
+	test_counters_and_details test_packet_pacing test_limits
