@@ -181,11 +181,21 @@ suite! { rust_sync {
         }
         call.disable();
         call.queue();
+        drop((call, queue));
+        check!(thrice.ticks.load(Relaxed) == 3);
+    }
+
+    fn a_deferred_call_ends_with_its_owner() {
+        let thrice = Thrice::new()?;
+        let queue = ReclaimQueue::new(c"test")?;
+        let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
         let handle = call.handle();
         drop(call);
         handle.queue();
-        drop((handle, queue));
-        check!(thrice.ticks.load(Relaxed) == 3);
+        drop(handle);
+        // A call that waits or runs has a reference.
+        let thrice = Arc::into_unique_or_drop(thrice);
+        check!(thrice.is_some_and(|thrice| thrice.ticks.load(Relaxed) == 0));
     }
 
     fn a_slot_knows_its_key() {
