@@ -147,22 +147,29 @@ fn cqs_that_ring_together_are_all_told() {
     assert_eq!(turns, 2);
 }
 
-/// A VM that rings doorbells of its CQs all the time leaves bulk QPs of other VMs their turns.
+/// A VM that rings doorbells all the time, of its CQs or of a QP without work, leaves bulk QPs of
+/// other VMs their turns.
 #[test]
 fn doorbells_leave_bulk_qps_their_turns() {
     const STEPS: u32 = 1000;
     let world = World::stepped(1, PathPolicy::Direct);
     let bulk = pairs(&world, 4, &[0]);
     let cqs = [(); 2].map(|()| Cq::new(&world.vms[1], 64));
+    let idle = Pair::new(&world);
     keep_busy(&world, &bulk, 12);
-    for _ in 0..3 {
-        let before = sent(&world);
-        let rings = |_: &u32| {
-            cqs.iter().for_each(Cq::ring_doorbell);
-            assert!(world.runtime.step(0));
-            sent(&world) == before
-        };
-        assert!((0..STEPS).take_while(rings).count() < STEPS as usize);
+    let doorbells: [&dyn Fn(); 2] = [&|| cqs.iter().for_each(Cq::ring_doorbell), &|| {
+        idle.qb.ring_doorbell(Doorbell::Sq)
+    }];
+    for ring in doorbells {
+        for _ in 0..3 {
+            let before = sent(&world);
+            let rings = |_: &u32| {
+                ring();
+                assert!(world.runtime.step(0));
+                sent(&world) == before
+            };
+            assert!((0..STEPS).take_while(rings).count() < STEPS as usize);
+        }
     }
 }
 
