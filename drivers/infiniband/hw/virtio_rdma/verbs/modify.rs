@@ -178,6 +178,11 @@ impl ModifyQueuePairs for IbDevice {
             attr_mask,
             attrs: encode(modification, admitted)?,
         };
+        if attr_mask.contains(ib::QpAttrMask::PATH_MTU)
+            && !port_state::carries(qp.device(), request.attrs.path_mtu)
+        {
+            return Err(EINVAL);
+        }
         match device.ctrl().exec(&request) {
             Ok(_) => (),
             Err(Failure::NoAnswer)

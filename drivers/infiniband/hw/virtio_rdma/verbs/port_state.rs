@@ -104,6 +104,15 @@ pub(super) fn tell(this: &rdma::Device<IbDevice>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the port's network device carries packets with a path MTU of this value. A device with
+/// the feature was told the network device's MTU and checks this itself.
+pub(super) fn carries(this: &rdma::Device<IbDevice>, path_mtu: u8) -> bool {
+    this.device.limits().has(Feature::PortState)
+        || this
+            .netdev(PORT.into())
+            .is_none_or(|netdev| path_mtu <= ib::Mtu::within(netdev.mtu()).value())
+}
+
 /// The work item that tells the device.
 pub(super) struct Teller(DeviceRef<IbDevice>);
 
