@@ -46,7 +46,7 @@ help:
 		'make t CRATE=roce T=NAME   tests of a crate whose names contain NAME, by the host'\''s Rust' \
 		'make vm T=selftests/link.sh TESTS=test_NAME   a script in machines, with programs compiled quickly' \
 		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
-		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
+		'make check-more    the tests in further machines: virtqueue mode, rxe, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make check-versions    providers and modules of other versions against the present ones' \

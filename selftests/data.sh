@@ -14,9 +14,9 @@ trap 'end_children; rm -rf "$work"' EXIT
 mark=$$.data
 mark_logs "$mark"
 start_server
-# Tests of features that RFC mode lacks by design.
+# Tests of features that virtqueue mode lacks by design.
 lacking=()
-if in_rfc_mode; then
+if in_virtqueue_mode; then
 	lacking+=(
 		--skip "data_inline=uverbs does not copy the payload of inline data"
 		--skip "sge_inline_unasked=uverbs does not copy the payload of inline data"

@@ -141,7 +141,7 @@ test_pages_stay_pinned() {
 
 # The virtqueue of a CQ breaks. A completion that the driver has taken out of it reaches its client.
 test_completion_of_a_broken_cq() {
-	in_rfc_mode || skip "CQs are no virtqueues"
+	in_virtqueue_mode || skip "CQs are no virtqueues"
 	load_kverbs broken_cq=1
 	rmmod kverbs
 	rebind
@@ -197,7 +197,7 @@ test_gid_without_answer() {
 
 # The device gives the number of a QP twice. The first QP keeps its completions.
 test_same_number() {
-	! in_rfc_mode || skip "there are no SRQs"
+	! in_virtqueue_mode || skip "there are no SRQs"
 	load_kverbs same_number=1
 	rmmod kverbs
 	rebind

@@ -128,8 +128,8 @@ has_feature() {
 	[[ ${features:$1:1} == 1 ]]
 }
 
-# Whether the device is in RFC mode: its queues are virtqueues, without own rings.
-in_rfc_mode() {
+# Whether the device is in virtqueue mode: its queues are virtqueues, without own rings.
+in_virtqueue_mode() {
 	! has_feature 0
 }
 

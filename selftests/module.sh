@@ -157,6 +157,7 @@ test_suspend() {
 
 tests=(test_unbind_and_bind test_remove_with_traffic test_shared_vector
 	test_reset_of_the_function test_suspend)
-in_rfc_mode || tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context
-	test_peer_survives)
+in_virtqueue_mode ||
+	tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context
+		test_peer_survives)
 run_tests "${tests[@]}"

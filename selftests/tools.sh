@@ -24,7 +24,7 @@ test_send_bw_events() { pair -x ib_send_bw -s 4096 -n 500 -e; }
 test_write_lat() {
 	local options=()
 	# uverbs does not copy the payload of inline data.
-	in_rfc_mode && options+=(-I 0)
+	in_virtqueue_mode && options+=(-I 0)
 	pair -x ib_write_lat -s 8 -n 300 "${options[@]}"
 }
 test_write_bw_both_ways() { pair -x ib_write_bw -s 65536 -n 300 -b; }
@@ -44,9 +44,9 @@ test_first_steps() {
 
 tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat
 	test_first_steps)
-# In RFC mode the tests above are enough: posting and polling work in the same way for other
+# In virtqueue mode the tests above are enough: posting and polling work in the same way for other
 # operations, message sizes and numbers of QPs, and there are no SRQs.
-in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
+in_virtqueue_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
 	test_write_bw_both_ways
 	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq
 	test_send_bw_srq_small)

@@ -351,7 +351,7 @@ static bool goes_on(struct pair *pair)
 {
 	struct work *send = work_get();
 
-	/* In RFC mode a CQ is armed by a command. A failing device gets none, so that its
+	/* In virtqueue mode a CQ is armed by a command. A failing device gets none, so that its
 	 * completions wait for the reset. */
 	if (has_cq_virtqueues(pair->dev))
 		return true;

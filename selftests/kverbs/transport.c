@@ -42,7 +42,7 @@ bool is_cq(struct virtqueue *vq)
 	return !strncmp(vq->name, "cq.", 3);
 }
 
-/* Whether CQs are virtqueues of the transport (RFC mode). */
+/* Whether the device is in virtqueue mode: CQs are virtqueues of the transport. */
 bool has_cq_virtqueues(struct ib_device *dev)
 {
 	struct virtqueue *vq;

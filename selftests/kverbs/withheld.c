@@ -18,7 +18,7 @@
 #define CROWD 100
 /* The driver's limit of commands in flight. */
 #define COMMANDS 32
-/* Enough QPs for all numbers of a device in RFC mode. */
+/* Enough QPs for all numbers of a device in virtqueue mode. */
 #define MOST 1200
 #define ROUNDS 20
 
@@ -108,7 +108,7 @@ static bool crowd_is_destroyed(struct pair *pair)
 			break;
 	}
 	EXPECT(count > COMMANDS);
-	/* In RFC mode a CQ may be armed by a command. */
+	/* In virtqueue mode a CQ may be armed by a command. */
 	for (i = 0; i < 100 && in_flight(pair); i++)
 		msleep(20);
 	disable_irq(withheld_irq);

@@ -409,7 +409,7 @@
 #define VIRTIO_RDMA_WC_FLAGS_WITH_NETWORK_HDR_TYPE (1U << 6)
 /*
  * The completion is solicited: the sender requested a solicited event, or it is an error. Set
- * only where CQs are virtqueues (RFC mode).
+ * only in virtqueue mode.
  */
 #define VIRTIO_RDMA_WC_FLAGS_SOLICITED (1U << 31)
 
@@ -910,7 +910,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_ADD_GID 16
 /* Clear an entry of the GID table. */
 #define VIRTIO_RDMA_CMD_DEL_GID 17
-/* Arm a CQ that is a virtqueue (RFC mode). */
+/* Arm a CQ in virtqueue mode. */
 #define VIRTIO_RDMA_CMD_REQ_NOTIFY_CQ 18
 /* Create a memory window. */
 #define VIRTIO_RDMA_CMD_ALLOC_MW 19

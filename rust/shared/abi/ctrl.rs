@@ -80,7 +80,7 @@ wire_enum! {
         AddGid = 16,
         /// Clear an entry of the GID table.
         DelGid = 17,
-        /// Arm a CQ that is a virtqueue (RFC mode).
+        /// Arm a CQ in virtqueue mode.
         ReqNotifyCq = 18,
         /// Create a memory window.
         AllocMw = 19,

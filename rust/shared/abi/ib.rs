@@ -458,7 +458,7 @@ wire_mask! {
         /// `sl` is the network header type.
         WITH_NETWORK_HDR_TYPE = 1 << 6,
         /// The completion is solicited: the sender requested a solicited event, or it is an error.
-        /// Set only where CQs are virtqueues (RFC mode).
+        /// Set only in virtqueue mode.
         SOLICITED = 1 << 31,
     }
 }

@@ -15,7 +15,7 @@
 //! | [`config`] | device configuration |
 //! | [`ctrl`] | control virtqueue: commands, requests, responses |
 //! | [`qp`] | QP attributes |
-//! | [`queues`] | which virtqueue is what in RFC mode |
+//! | [`queues`] | the purpose of each virtqueue in virtqueue mode |
 //! | [`wqe`], [`cqe`] | send, receive and completion queue elements |
 //! | [`event`] | event virtqueues |
 //! | [`number`] | numbers of QPs, CQs, SRQs, PDs, MRs, windows and counter sets |

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Virtqueue numbers in RFC mode (RFC, "Virtqueues").
+//! Virtqueue numbers in virtqueue mode (RFC, "Virtqueues").
 //!
 //! Virtqueue 0 is the control queue. The CQs follow, then pairs of SQ and RQ. Handles determine
 //! virtqueue numbers: CQNs start at 0 and QPNs at 1.
@@ -8,7 +8,7 @@
 use super::ctrl::CONTROL_QUEUE;
 use super::number::{Cqn, Qpn};
 
-/// The purpose of a virtqueue in RFC mode.
+/// The purpose of a virtqueue in virtqueue mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Control commands.

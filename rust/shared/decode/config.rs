@@ -20,11 +20,11 @@ const _: () = assert!(RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE <= CONFIG
 /// Bytes of the smallest page size. All devices must support it.
 const PAGE: u64 = 4096;
 
-/// Largest inline payload in bytes in RFC mode, whose configuration has no field for it.
-const RFC_MAX_INLINE: u32 = 256;
+/// Largest inline payload in bytes in virtqueue mode, whose configuration has no field for it.
+const VIRTQUEUE_MODE_MAX_INLINE: u32 = 256;
 
-/// Maximum number of virtqueues in RFC mode, including the control queue. Each virtqueue costs
-/// memory, and some have their own interrupt vector.
+/// Maximum number of virtqueues in virtqueue mode, including the control queue. Each virtqueue
+/// costs memory, and some have their own interrupt vector.
 const MAX_VIRTQUEUES: u32 = 1024;
 
 /// Features that only processes with own rings can use: ib_core has no verbs to post such work
@@ -79,7 +79,7 @@ pub enum ConfigError {
     NarrowDoorbells(u64),
 }
 
-/// The features that the driver uses: the features whose requirements are met. In RFC mode,
+/// The features that the driver uses: the features whose requirements are met. In virtqueue mode,
 /// features that only processes with own rings can use are excluded.
 fn in_use(features: Features) -> Features {
     match features.has(Feature::RingAddr) {
@@ -145,7 +145,7 @@ fn access_shift(start: usize, field: &Field) -> u32 {
 /// - There is one port, and 4 KiB is a supported page size.
 /// - The limits in `queues`, `own_rings` and `srq` are within the ranges of the ABI, and not zero.
 /// - The numbers of SGEs and of outstanding READs are not zero.
-/// - In RFC mode, the queues use at most [`MAX_VIRTQUEUES`] virtqueues.
+/// - In virtqueue mode, the queues use at most [`MAX_VIRTQUEUES`] virtqueues.
 /// - The distance of doorbell pages is at least a page of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -154,7 +154,7 @@ pub struct Limits {
     pub config: Config,
     /// Numbers and lengths of queues.
     pub queues: QueueLimits,
-    /// Limits of own rings; `None` in RFC mode, where queues are virtqueues.
+    /// Limits of own rings; `None` in virtqueue mode, where queues are virtqueues.
     pub own_rings: Option<OwnRingsLimits>,
     /// Limits of SRQs, which need own rings.
     pub srq: Option<SrqConfig>,
@@ -166,8 +166,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether the driver uses a feature. In RFC mode processes post through ib_core, so features
-    /// for work requests that only processes post are not used.
+    /// Whether the driver uses a feature. In virtqueue mode processes post through ib_core, so
+    /// features for work requests that only processes post are not used.
     pub fn has(&self, feature: Feature) -> bool {
         self.features.has(feature)
     }
@@ -220,7 +220,7 @@ impl Limits {
                 max_qp_wr: config.max_qp_wr,
                 max_cq: config.max_cq,
                 max_cqe: config.max_cqe,
-                max_inline_data: RFC_MAX_INLINE,
+                max_inline_data: VIRTQUEUE_MODE_MAX_INLINE,
             },
         };
         let own_rings = rings.map(|rings| OwnRingsLimits {

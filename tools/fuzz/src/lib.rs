@@ -16,8 +16,8 @@ mod client;
 mod function;
 mod input;
 mod own;
-mod rfc;
 mod targets;
+mod virtqueue_mode;
 mod wqe;
 
 use std::cell::RefCell;
@@ -67,7 +67,8 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "chains",
-        about: "RFC mode's descriptors, changed while they are served: they end their own QP alone",
+        about:
+            "virtqueue mode: descriptors that change while they are served end their own QP alone",
         run: targets::chains::run,
     },
     Target {

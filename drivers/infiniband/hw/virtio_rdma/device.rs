@@ -281,8 +281,8 @@ impl Device {
         }
     }
 
-    /// The number of completion vectors: one for each event queue. In RFC mode the number is 1,
-    /// since each CQ is a virtqueue with its own interrupt.
+    /// The number of completion vectors: one for each event queue. In virtqueue mode the number is
+    /// 1, since each CQ is a virtqueue with its own interrupt.
     pub(crate) fn comp_vectors(&self) -> u32 {
         self.limits
             .own_rings

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Virtqueues of the transport as CQs, SQs and RQs, for devices without rings at addresses of the
-//! driver's choice (RFC mode).
+//! driver's choice (virtqueue mode).
 //!
 //! Probe finds all virtqueues. A new CQ or QP gets a number from the device, and with it the
 //! virtqueues of that number. Once the CQ or QP was destroyed, its virtqueues are reset for the

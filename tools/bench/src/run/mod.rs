@@ -40,8 +40,8 @@ pub enum Part {
     Direct,
     /// Two virtual machines with a daemon each, which exchange RoCEv2 packets; also rxe and TCP.
     Wire,
-    /// The driver in RFC mode, from insmod on.
-    Rfc,
+    /// The driver in virtqueue mode, from insmod on.
+    Virtqueues,
     /// Instructions of a post and a poll, by a program and by the kernel.
     Instructions,
 }
@@ -108,7 +108,12 @@ pub fn run(options: &Options) -> Result<Report> {
         progress.part("instructions");
         report.extend(provider::count()?);
     }
-    for part in [Part::Direct, Part::Wire, Part::Rfc, Part::Instructions] {
+    for part in [
+        Part::Direct,
+        Part::Wire,
+        Part::Virtqueues,
+        Part::Instructions,
+    ] {
         if wanted(part) {
             bed(part, options, cores).run(&mut report, &mut progress, &mut logs)?;
         }
@@ -179,7 +184,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
             "--path wire --joined udp --rxe-beside",
             "--only traffic",
         ),
-        Part::Rfc => ("RFC mode", "--withhold ring-addr", "--only load"),
+        Part::Virtqueues => ("virtqueue mode", "--withhold ring-addr", "--only load"),
         Part::Instructions => {
             return Bed {
                 name: "instructions",

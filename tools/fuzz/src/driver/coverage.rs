@@ -66,7 +66,7 @@ const PARSERS: &[Parser] = &[
         targets: &["memory"],
     },
     Parser {
-        name: "RFC chains",
+        name: "descriptor chains",
         sources: &["tools/rdmad/virtqueue/src"],
         // The target `registers` reaches the code that sets up virtqueues.
         targets: &["chains", "registers"],

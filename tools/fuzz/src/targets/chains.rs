@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptor chains in RFC mode, in virtqueues that change while they are served. Bad chains may
-//! break only their own QP or CQ.
+//! Descriptor chains in virtqueue mode, in virtqueues that change while they are served. Bad chains
+//! may break only their own QP or CQ.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_ring::RingMemory;
 
 use crate::input::Input;
-use crate::rfc::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
-use crate::rfc::harness::{connect, mode, sge, Cq, Mr, Options, Qp, Ring, World, Wr};
-use crate::rfc::stage::{self, Neighbour};
+use crate::virtqueue_mode::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
+use crate::virtqueue_mode::harness::{connect, mode, sge, Cq, Mr, Options, Qp, Ring, World, Wr};
+use crate::virtqueue_mode::stage::{self, Neighbour};
 
 const ACTS: usize = 60;
 const SLOTS: u32 = 16;
@@ -182,7 +182,8 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// Resets or notifies a virtqueue, which a correct driver in RFC mode must not do at this time.
+    /// Resets or notifies a virtqueue, which a correct driver in virtqueue mode must not do at this
+    /// time.
     fn reset(&mut self, input: &mut Input<'_>) {
         let vm = self.qp.vm;
         let numbers = mode::numbers(vm);

@@ -216,7 +216,7 @@ impl Driver {
         assert_eq!(self.read_register(register::QUEUE_ENABLE, 2), [0; 2]);
     }
 
-    /// Waits for an interrupt of the event queue, or of the CQs in RFC mode.
+    /// Waits for an interrupt of the event queue, or of the CQs in virtqueue mode.
     pub fn await_interrupt(&self) {
         self.function.wait(EVENTS);
     }

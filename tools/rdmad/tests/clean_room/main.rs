@@ -24,12 +24,12 @@ mod port;
 mod process;
 mod queues;
 mod region;
-mod rfc;
 mod rings;
 #[path = "../../testing/skipped.rs"]
 mod skipped;
 mod tenants;
 mod virtqueue;
+mod virtqueue_mode;
 mod wire;
 mod wqes;
 

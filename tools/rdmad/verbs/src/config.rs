@@ -33,11 +33,11 @@ pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
 /// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms. Long, since workers share CPUs with the
 /// VMs.
 const ACK_DELAY: u8 = 15;
-/// Maximum number of QPs, and of CQs, in RFC mode, in which each queue takes a virtqueue.
-const RFC_QUEUES: u32 = 64;
-/// Maximum number of entries of an SQ or RQ, and of a CQ, in RFC mode.
-const RFC_WR: u32 = 1024;
-const RFC_CQE: u32 = 2048;
+/// Maximum number of QPs, and of CQs, in virtqueue mode, in which each queue takes a virtqueue.
+const VIRTQUEUE_MODE_QUEUES: u32 = 64;
+/// Maximum number of entries of an SQ or RQ, and of a CQ, in virtqueue mode.
+const VIRTQUEUE_MODE_WR: u32 = 1024;
+const VIRTQUEUE_MODE_CQE: u32 = 2048;
 /// Largest number of entries of the control queue and of an event queue.
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
@@ -134,7 +134,7 @@ impl Default for Limits {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_gids: 256,
             max_mcast_grp: 1024,
-            // This also fits RFC mode, which has at most `RFC_QUEUES` QPs.
+            // This also fits virtqueue mode, which has at most `VIRTQUEUE_MODE_QUEUES` QPs.
             max_mcast_qp_attach: 48,
             max_total_mcast_qp_attach: 8192,
             // The largest values that the verbs can express.
@@ -149,9 +149,9 @@ impl Default for Limits {
     }
 }
 
-/// Limits of queues in RFC mode.
+/// Limits of queues in virtqueue mode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RfcLimits {
+pub(crate) struct VirtqueueModeLimits {
     /// Number of QPs, including the GSI QP.
     pub max_qp: u32,
     /// Maximum number of outstanding work requests of a queue.
@@ -173,13 +173,13 @@ impl Limits {
         }
     }
 
-    /// The limits of RFC mode.
-    pub(crate) fn rfc_mode(&self) -> RfcLimits {
-        RfcLimits {
-            max_qp: self.max_qp.min(RFC_QUEUES),
-            max_qp_wr: self.max_qp_wr.min(RFC_WR),
-            max_cq: self.max_cq.min(RFC_QUEUES),
-            max_cqe: self.max_cqe.min(RFC_CQE),
+    /// The limits of virtqueue mode.
+    pub(crate) fn virtqueue_mode(&self) -> VirtqueueModeLimits {
+        VirtqueueModeLimits {
+            max_qp: self.max_qp.min(VIRTQUEUE_MODE_QUEUES),
+            max_qp_wr: self.max_qp_wr.min(VIRTQUEUE_MODE_WR),
+            max_cq: self.max_cq.min(VIRTQUEUE_MODE_QUEUES),
+            max_cqe: self.max_cqe.min(VIRTQUEUE_MODE_CQE),
         }
     }
 
@@ -213,17 +213,17 @@ impl Limits {
             + PortFlows::FLOW_SIZE as u64 * u64::from(self.max_qp)
     }
 
-    /// Largest size of each virtqueue of the device, for both RFC mode and own rings.
+    /// Largest size of each virtqueue of the device, for both virtqueue mode and own rings.
     pub fn virtqueue_sizes(&self) -> Vec<u16> {
-        let rfc = self.rfc_mode();
-        let numbers = QueueNumbers::new(rfc.max_cq);
-        let count = numbers.count(rfc.max_qp).max(1 + self.event_queues);
+        let queues = self.virtqueue_mode();
+        let numbers = QueueNumbers::new(queues.max_cq);
+        let count = numbers.count(queues.max_qp).max(1 + self.event_queues);
         (0..u16::try_from(count).unwrap_or(u16::MAX))
             .map(|number| {
                 let entries = match numbers.role(number) {
                     Role::Control => CONTROL_QUEUE_SIZE,
-                    Role::Cq(_) => rfc.max_cqe,
-                    Role::Sq(_) | Role::Rq(_) => rfc.max_qp_wr,
+                    Role::Cq(_) => queues.max_cqe,
+                    Role::Sq(_) | Role::Rq(_) => queues.max_qp_wr,
                 };
                 let is_event_queue = (1..=self.event_queues).contains(&number.into());
                 let events = if is_event_queue { EVENT_QUEUE_SIZE } else { 0 };
@@ -341,7 +341,7 @@ impl DeviceConfig {
     /// The configuration space.
     pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
         let limits = &self.limits;
-        let rfc = limits.rfc_mode();
+        let queues = limits.virtqueue_mode();
         let multicast = match limits.max_mcast_grp {
             0 => DeviceCaps::NONE,
             _ => DeviceCaps::BLOCK_MULTICAST_LOOPBACK,
@@ -354,8 +354,8 @@ impl DeviceConfig {
             hw_ver: HW_VERSION,
             max_mr_size: self.max_mr_size(),
             page_size_cap: MR_PAGE_SHIFTS.map(|shift| 1 << shift).sum(),
-            max_qp: rfc.max_qp,
-            max_qp_wr: rfc.max_qp_wr,
+            max_qp: queues.max_qp,
+            max_qp_wr: queues.max_qp_wr,
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK_GEN
                 | DeviceCaps::BAD_PKEY_CNTR
@@ -370,8 +370,8 @@ impl DeviceConfig {
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,
-            max_cq: rfc.max_cq,
-            max_cqe: rfc.max_cqe,
+            max_cq: queues.max_cq,
+            max_cqe: queues.max_cqe,
             max_mr: limits.max_mr,
             max_mw: limits.max_mw,
             max_pd: limits.max_pd,

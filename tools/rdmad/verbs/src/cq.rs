@@ -107,7 +107,7 @@ impl Cq {
         });
     }
 
-    /// Arms a CQ that is a virtqueue (RFC mode): an interrupt is sent for the next completion of
+    /// Arms a CQ in virtqueue mode: an interrupt is sent for the next completion of
     /// the kind in `flags` that the driver has not polled yet.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
         self.update(device, &device.space.enter(), 0, |queue| {
@@ -116,7 +116,7 @@ impl Cq {
         });
     }
 
-    /// Makes the CQ dead after the driver reset its virtqueue (RFC mode). On return the virtqueue's
+    /// Makes the CQ dead after the driver reset its virtqueue. On return the virtqueue's
     /// memory is not accessed any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {

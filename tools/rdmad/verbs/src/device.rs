@@ -22,6 +22,7 @@ use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, PortId, Qpn, Srqn};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::Doorbell;
 
+use crate::assigned_virtqueues::AssignedVirtqueues;
 use crate::blocked::Blocked;
 use crate::config::{DeviceConfig, BOOKKEEPING};
 use crate::counter_sets::CounterSets;
@@ -39,7 +40,6 @@ use crate::pd::Pd;
 use crate::port_load::{Outstanding, PortLoad, QpLoad};
 use crate::port_pace::{PortPacer, PortRates};
 use crate::qp::Qp;
-use crate::rfc_queues::RfcQueues;
 use crate::runtime::{
     Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, Runtime, SharedRuntime, TurnEnd,
     TurnStart, Watch,
@@ -94,7 +94,7 @@ pub struct Device {
     pub(crate) frames: Arc<dyn FramePort>,
     events: EventQueues,
     virtqueues: Arc<dyn Virtqueues>,
-    rfc_queues: RfcQueues,
+    assigned_virtqueues: AssignedVirtqueues,
     features: AtomicU64,
     /// Whether the device has failed: its objects are not used until the next reset.
     failed: AtomicBool,
@@ -202,7 +202,10 @@ impl Device {
                 runtime: runtime.shared().clone(),
                 space,
                 events: EventQueues::new(limits.event_queues, queues.clone()),
-                rfc_queues: RfcQueues::new(queues.clone(), limits.rfc_mode().max_cq),
+                assigned_virtqueues: AssignedVirtqueues::new(
+                    queues.clone(),
+                    limits.virtqueue_mode().max_cq,
+                ),
                 virtqueues: queues,
                 features: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
@@ -340,8 +343,8 @@ impl Device {
     }
 
     /// Handles the driver's notification of virtqueue `queue`: an event queue has buffers again, or
-    /// a queue of RFC mode has work. Waits at most as long as one turn of a QP takes, however often
-    /// the driver notifies.
+    /// a queue of virtqueue mode has work. Waits at most as long as one turn of a QP takes, however
+    /// often the driver notifies.
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
@@ -350,7 +353,7 @@ impl Device {
             }
             return;
         }
-        match self.rfc_queues.numbers().role(queue) {
+        match self.assigned_virtqueues.numbers().role(queue) {
             Role::Sq(qpn) => {
                 if let Some(is_request_response) = self.qps.with(qpn, Qp::is_request_response) {
                     self.posted(qpn, is_request_response);
@@ -378,7 +381,7 @@ impl Device {
 
     fn renew_virtqueue(&self, queue: u16) {
         let _control = self.control.lock();
-        match self.rfc_queues.numbers().role(queue) {
+        match self.assigned_virtqueues.numbers().role(queue) {
             Role::Cq(cqn) => {
                 if let Some(cq) = self.cqs.get(cqn) {
                     cq.virtqueue_reset(self);
@@ -393,7 +396,7 @@ impl Device {
             }
             Role::Control => {}
         }
-        self.rfc_queues.renew(queue);
+        self.assigned_virtqueues.renew(queue);
     }
 
     /// Called when the frame port has received frames, or has room again.
@@ -443,7 +446,7 @@ impl Device {
         self.destroy_all();
         self.events.clear();
         self.link.reset();
-        self.rfc_queues.renew_all();
+        self.assigned_virtqueues.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
         // This thread may have completed work of QPs of other devices, so it sends their
@@ -503,8 +506,8 @@ impl Device {
         &self.events
     }
 
-    pub(crate) fn rfc_queues(&self) -> &RfcQueues {
-        &self.rfc_queues
+    pub(crate) fn assigned_virtqueues(&self) -> &AssignedVirtqueues {
+        &self.assigned_virtqueues
     }
 
     /// The device's virtqueues. A thread that may have completed work of any device, or raised an

@@ -17,7 +17,7 @@
 //! | `turn` | the cost of turns, and the cause of a QP's next turn |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two data paths between QPs |
-//! | `virtqueues`, `rfc_queues` | virtqueues of the device, and their use as queues in RFC mode |
+//! | `virtqueues`, `assigned_virtqueues` | virtqueues of the device, and their use by CQs and QPs |
 //! | `moderation` | completion events that are delayed |
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod address_leases;
+mod assigned_virtqueues;
 mod blocked;
 mod command;
 mod config;
@@ -48,7 +49,6 @@ mod pd;
 mod port_load;
 mod port_pace;
 mod qp;
-mod rfc_queues;
 mod runtime;
 mod shared;
 mod shuffle;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The virtqueues of a device, as the virtio front end provides them: event queues and, in RFC
-//! mode, the queues of CQs and QPs.
+//! The virtqueues of a device, as the virtio front end provides them: event queues and, in
+//! virtqueue mode, the queues of CQs and QPs.
 
 use virtio_rdma_abi::event::Event;
 use virtqueue::Split;

@@ -232,8 +232,8 @@ impl Verbs {
         let port = port::ask(&device)?;
         let ahs = ResourceLimit::new(usize::try_from(config.max_ah)?)?;
         let ring_pages = ResourceLimit::new(total_pages() / RING_PARTS)?;
-        // In RFC mode the kernel posts and polls for processes; `alloc_context` allows this only
-        // out of the kernel's tree.
+        // In virtqueue mode the kernel posts and polls for processes; `alloc_context` allows this
+        // only out of the kernel's tree.
         let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {

@@ -56,8 +56,8 @@ use kernel::{
 
 /// The poster to a QP, and the memory from which the device reads the WQEs.
 enum Poster {
-    /// The kernel posts. The second field holds the QP's virtqueues in RFC mode. Both fields are
-    /// empty while the QP is being destroyed.
+    /// The kernel posts. The second field holds the QP's virtqueues in virtqueue mode. Both fields
+    /// are empty while the QP is being destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
     /// A process posts. The fields are the send ring and the receive ring; each is `None` if the QP
     /// has no such ring, or is being destroyed.
@@ -98,8 +98,8 @@ pub(crate) struct Qp {
     /// Whether the QP belongs to a process, and not to a client in the kernel.
     is_process: bool,
     poster: Poster,
-    /// Events of the QP may arrive until this registration is dropped. `None` in RFC mode, which
-    /// has no events of QPs.
+    /// Events of the QP may arrive until this registration is dropped. `None` in virtqueue mode,
+    /// which has no events of QPs.
     _events: Option<EventRegistration>,
 }
 

@@ -46,15 +46,15 @@ use kernel::{
 
 /// A user context.
 pub(crate) struct Context {
-    /// Number of the doorbell page for its queues; `None` in RFC mode. The context's mapping owns
-    /// the page, so that no other context gets it before the process has unmapped it.
+    /// Number of the doorbell page for its queues; `None` in virtqueue mode. The context's mapping
+    /// owns the page, so that no other context gets it before the process has unmapped it.
     doorbell_page: Option<u32>,
     /// The peer whose memory the process can register besides its own.
     peer: Option<Attachment>,
 }
 
 impl Context {
-    /// Number of the doorbell page; `EINVAL` in RFC mode.
+    /// Number of the doorbell page; `EINVAL` in virtqueue mode.
     pub(super) fn doorbell_page(&self) -> Result<u32> {
         self.doorbell_page.ok_or(EINVAL)
     }

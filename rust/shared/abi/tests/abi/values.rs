@@ -173,7 +173,7 @@ fn masks() {
 
 // abi
 #[test]
-fn virtqueues_of_rfc_mode() {
+fn numbers_of_virtqueue_mode() {
     let numbers = QueueNumbers::new(3);
     assert_eq!(numbers.role(0), Role::Control);
     assert_eq!(

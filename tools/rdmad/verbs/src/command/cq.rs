@@ -66,18 +66,20 @@ impl Device {
         Ok(DONE)
     }
 
-    /// Creates a CQ that is one of the device's virtqueues (RFC mode).
+    /// Creates a CQ in virtqueue mode: it is one of the device's virtqueues.
     pub(super) fn create_cq_virtqueue(&self, cmd: CmdCreateCq) -> Result<RspCreateCq> {
-        let limits = self.config().limits.rfc_mode();
+        let limits = self.config().limits.virtqueue_mode();
         require((1..=limits.max_cqe).contains(&cmd.cqe))?;
-        let numbers = self.rfc_queues().numbers();
+        let numbers = self.assigned_virtqueues().numbers();
         let reserved = self
             .cqs
             .reserve_below(limits.max_cq, |cqn| {
-                self.rfc_queues().is_usable(numbers.cq(cqn))
+                self.assigned_virtqueues().is_usable(numbers.cq(cqn))
             })
             .ok_or(Errno::NOMEM)?;
-        let queue = self.rfc_queues().take(numbers.cq(reserved.number()))?;
+        let queue = self
+            .assigned_virtqueues()
+            .take(numbers.cq(reserved.number()))?;
         // The driver need not notify the device of new buffers: the device looks for a buffer when
         // it has a completion.
         queue

@@ -52,15 +52,15 @@ impl Device {
         self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
     }
 
-    /// Creates a QP whose queues are virtqueues of the device (RFC mode).
+    /// Creates a QP in virtqueue mode: its queues are virtqueues of the device.
     pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
-        let limits = self.config().limits.rfc_mode();
+        let limits = self.config().limits.virtqueue_mode();
         let queues = |qp_type, cap: &QpCap| {
             require(cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr)?;
-            let rfc_queues = self.rfc_queues();
-            let numbers = rfc_queues.numbers();
+            let virtqueues = self.assigned_virtqueues();
+            let numbers = virtqueues.numbers();
             let usable = |qpn| {
-                rfc_queues.is_usable(numbers.sq(qpn)) && rfc_queues.is_usable(numbers.rq(qpn))
+                virtqueues.is_usable(numbers.sq(qpn)) && virtqueues.is_usable(numbers.rq(qpn))
             };
             let reserved = self.number(qp_type, || {
                 self.qps.reserve_below(limits.max_qp + 1, usable)
@@ -68,7 +68,7 @@ impl Device {
             if !usable(reserved.number()) {
                 return Err(Errno::NOMEM);
             }
-            let take = |queue| rfc_queues.take(queue).map(QueueMem::Virtqueue);
+            let take = |queue| virtqueues.take(queue).map(QueueMem::Virtqueue);
             let sq = take(numbers.sq(reserved.number()))?;
             let rq = take(numbers.rq(reserved.number()))?;
             Ok(Queues { reserved, sq, rq })

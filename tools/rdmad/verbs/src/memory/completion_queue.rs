@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Completion queues in either kind of memory: an own ring, or a virtqueue (RFC mode).
+//! Completion queues in either kind of memory: an own ring, or in virtqueue mode a virtqueue.
 
 use dma::DmaView;
 use virtio_rdma_abi::cqe::Cqe;

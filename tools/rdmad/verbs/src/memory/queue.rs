@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send and receive queues in either kind of memory: an own ring, or a virtqueue (RFC mode). A
-//! queue may also be absent.
+//! Send and receive queues in either kind of memory: an own ring, or in virtqueue mode a virtqueue.
+//! A queue may also be absent.
 
 use dma::DmaView;
 #[cfg(feature = "testing")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RFC mode: queues that are virtqueues of the device.
+//! Virtqueue mode: queues that are virtqueues of the device.
 //!
 //! A split virtqueue has an available ring and a used ring with 16-bit indices. Each entry is the
 //! head of a chain of descriptors, which hold the addresses of buffers (virtio 1.3, 2.7). The

@@ -8,7 +8,8 @@
 //! another process yet. Tests drop and recreate both halves after each turn, so a field that is
 //! missing from the structures is noticed.
 //!
-//! Queues of RFC mode can't be handed over: their indices are in memory that the driver may write.
+//! Queues of virtqueue mode can't be handed over: their indices are in memory that the driver may
+//! write.
 
 use std::mem;
 
@@ -173,7 +174,7 @@ impl ReceiveState {
 }
 
 impl SendState {
-    /// The committed state of `side`, or `None` if the queue is a virtqueue (RFC mode).
+    /// The committed state of `side`, or `None` in virtqueue mode.
     fn of(side: &SendSide, epoch: Epoch) -> Option<Self> {
         Some(Self {
             queue: side.io.queue.commit()?,
@@ -201,7 +202,7 @@ impl SendState {
 }
 
 impl RecvState {
-    /// The committed state of `side`, or `None` if the queue is a virtqueue (RFC mode).
+    /// The committed state of `side`, or `None` in virtqueue mode.
     fn of(side: &RecvSide) -> Option<Self> {
         let (machine, held) = match &side.responder {
             None => (RecvMachine::None, None),

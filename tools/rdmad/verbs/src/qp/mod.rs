@@ -315,8 +315,8 @@ impl Qp {
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
 
-    /// Handles the driver's reset of virtqueue `number` (RFC mode). If the virtqueue is a queue of
-    /// the QP, later turns do not access it.
+    /// Handles the driver's reset of virtqueue `number` in virtqueue mode. If the virtqueue is a
+    /// queue of the QP, later turns do not access it.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
         [&self.init.sq, &self.init.rq]
             .into_iter()

@@ -190,7 +190,7 @@ fn check_send(
     rules: &SendRules<'_>,
     reads: bool,
 ) -> Result<(), WcStatus> {
-    // In RFC mode the driver's buffer may be shorter than the WQE.
+    // In virtqueue mode the driver's buffer may be shorter than the WQE.
     let has = |size: usize| {
         (size <= wqe.len())
             .then_some(())

@@ -44,5 +44,5 @@ mod turns;
 mod unanswered;
 mod windows;
 
-/// These tests use own rings. The test program `rfc` runs many of them with virtqueues.
+/// These tests use own rings. The test program `virtqueue_mode` runs many of them with virtqueues.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;

@@ -60,7 +60,7 @@ use kernel::{
 pub(in crate::verbs) struct KernelCq {
     device: Arc<Device>,
     consumer: CqConsumer,
-    /// The virtqueue that holds the CQ in RFC mode.
+    /// The virtqueue that holds the CQ in virtqueue mode.
     virtqueue: Option<Arc<CqVirtqueue>>,
     #[pin]
     pub(super) state: SpinLockIrq<State>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues that the kernel posts to and polls: for its own clients, and in RFC mode for processes
-//! too.
+//! Queues that the kernel posts to and polls: for its own clients, and in virtqueue mode for
+//! processes too.
 //!
 //! | module | content |
 //! |---|---|

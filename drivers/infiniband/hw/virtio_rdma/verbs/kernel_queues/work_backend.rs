@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a send or receive queue of the kernel: a ring, or a virtqueue in RFC mode.
+//! The memory of a send or receive queue of the kernel: a ring, or in virtqueue mode a virtqueue.
 
 use super::{
     ring::KernelRing,

@@ -122,7 +122,7 @@ fn a_device_without_multicast_has_no_limits_of_it() {
 fn every_field_of_the_configuration() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    // These are the limits of RFC mode. Own rings have other limits.
+    // These are the limits of virtqueue mode. Own rings have other limits.
     let expected = Config {
         phys_port_cnt: 1,
         sys_image_guid: eui64_from_mac(vm.mac),

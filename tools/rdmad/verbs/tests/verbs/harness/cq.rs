@@ -13,7 +13,7 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 
 use super::qp::PAGE;
-use super::{is_rfc, mode, wait, Ring, Vm};
+use super::{is_virtqueue_mode, mode, wait, Ring, Vm};
 
 /// Completion statuses that the device may write.
 const GIVEN: [WcStatus; 12] = [
@@ -32,14 +32,14 @@ const GIVEN: [WcStatus; 12] = [
 ];
 
 /// Name of a field with a value that the device never writes. The flag SOLICITED is only for
-/// drivers of RFC mode.
-fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
+/// drivers of virtqueue mode.
+fn fault(cqe: &Cqe, virtqueue_mode: bool) -> Option<&'static str> {
     let mut flags = WcFlags::GRH
         | WcFlags::WITH_IMM
         | WcFlags::WITH_INVALIDATE
         | WcFlags::WITH_VLAN
         | WcFlags::WITH_NETWORK_HDR_TYPE;
-    if rfc {
+    if virtqueue_mode {
         flags = flags | WcFlags::SOLICITED;
     }
     let given = |status| GIVEN.contains(&status);
@@ -72,7 +72,7 @@ fn what_no_completion_says() {
         };
         assert_eq!(fault(&cqe, true).is_none(), GIVEN.contains(&status));
     }
-    for (flag, own_rings, rfc) in [
+    for (flag, own_rings, virtqueues) in [
         (WcFlags::IP_CSUM_OK, false, false),
         (WcFlags::WITH_SMAC, false, false),
         (WcFlags::WITH_NETWORK_HDR_TYPE, true, true),
@@ -84,7 +84,7 @@ fn what_no_completion_says() {
             ..good
         };
         assert_eq!(fault(&cqe, false).is_none(), own_rings, "{flag:?}");
-        assert_eq!(fault(&cqe, true).is_none(), rfc, "{flag:?}");
+        assert_eq!(fault(&cqe, true).is_none(), virtqueues, "{flag:?}");
     }
     let wrong: [fn(&mut Cqe); 3] = [
         |cqe| cqe.vendor_err = 1,
@@ -153,7 +153,7 @@ impl<'vm> Cq<'vm> {
         self.ring.read(self.ring.layout.slot(position), &mut bytes);
         queue.publish(&self.ring);
         let cqe = Cqe::from_bytes(&bytes);
-        assert_eq!(fault(&cqe, is_rfc()), None, "{cqe:?}");
+        assert_eq!(fault(&cqe, is_virtqueue_mode()), None, "{cqe:?}");
         self.vm.note_ended(&cqe);
         Some(cqe)
     }
@@ -183,15 +183,15 @@ impl<'vm> Cq<'vm> {
     }
 
     pub fn arm(&self, kind: ArmKind) {
-        if is_rfc() {
+        if is_virtqueue_mode() {
             mode::req_notify(self.vm, self.cqn, kind);
         } else if self.arm_silently(kind) {
             self.ring_doorbell();
         }
     }
 
-    /// Arms the CQ without its doorbell; not in RFC mode. Returns whether the device needs the
-    /// doorbell.
+    /// Arms the CQ without its doorbell; not in virtqueue mode. Returns whether the device needs
+    /// the doorbell.
     pub fn arm_silently(&self, kind: ArmKind) -> bool {
         self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell
     }

@@ -39,7 +39,7 @@ use vswitch::Caller;
 
 pub use cq::Cq;
 pub use daemon::Daemon;
-pub use mode::{is_rfc, Mode};
+pub use mode::{is_virtqueue_mode, Mode};
 pub use net::{frame, frame_between, Net};
 pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
@@ -106,7 +106,7 @@ pub struct Sink {
     pub panics: AtomicBool,
     /// Reason for which the device needs a reset.
     failure: Mutex<Option<String>>,
-    /// Enabled virtqueues of RFC mode.
+    /// Enabled virtqueues of CQs and QPs.
     virtqueues: Mutex<BTreeMap<u16, Split>>,
 }
 
@@ -151,10 +151,10 @@ impl Sink {
         UNSENT.with_borrow_mut(|unsent| unsent.push((self.events.clone(), event)));
     }
 
-    /// Waits for an event and removes it. Does not wait for asynchronous events in RFC mode, which
-    /// has none.
+    /// Waits for an event and removes it. Does not wait for asynchronous events in virtqueue mode,
+    /// which has none.
     pub fn expect(&self, kind: EventKind, cookie: u64) {
-        if is_rfc() && kind != EventKind::Completion {
+        if is_virtqueue_mode() && kind != EventKind::Completion {
             return;
         }
         wait(&format!("event {kind:?} of {cookie:#x}"), || {
@@ -269,9 +269,9 @@ impl Drop for World {
     }
 }
 
-/// `others`, and the features that own rings need unless this is RFC mode.
+/// `others`, and the features that own rings need unless this is virtqueue mode.
 fn features(others: &[Feature]) -> Features {
-    let mode = match is_rfc() {
+    let mode = match is_virtqueue_mode() {
         true => &[][..],
         false => &[Feature::RingAddr, Feature::Srq, Feature::ResizeCq],
     };
@@ -339,7 +339,7 @@ impl Vm {
         let mac = config.mac;
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
         let sink = Arc::new(Sink::default());
-        if !is_rfc() {
+        if !is_virtqueue_mode() {
             sink.buffers.store(1_000_000, Ordering::SeqCst);
         }
         let device = Device::new(config, space.clone(), runtime, sink.clone(), port);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Differences between own rings and RFC mode: location of queues, doorbells and arming of CQs.
+//! Differences between own rings and virtqueue mode: location of queues, doorbells and arming of
+//! CQs.
 //!
-//! In RFC mode, the driver has to know the number of an object before it creates the object. So it
-//! enables the virtqueues of only one free number, and the device chooses that number.
+//! In virtqueue mode, the driver has to know the number of an object before it creates the object.
+//! So it enables the virtqueues of only one free number, and the device chooses that number.
 
 use std::sync::Mutex;
 
@@ -24,15 +25,15 @@ pub enum Mode {
     /// Rings in memory that the driver allocates.
     OwnRings,
     /// Virtqueues of the transport, as in the RFC.
-    Rfc,
+    Virtqueues,
 }
 
 /// Held from the choice of a free number until the object with this number is created.
 static CHOOSING: Mutex<()> = Mutex::new(());
 
-/// Whether this test program runs in RFC mode, where queues are virtqueues.
-pub fn is_rfc() -> bool {
-    super::super::MODE == Mode::Rfc
+/// Whether this test program runs in virtqueue mode, where queues are virtqueues.
+pub fn is_virtqueue_mode() -> bool {
+    super::super::MODE == Mode::Virtqueues
 }
 
 /// Assignment of virtqueue numbers to the queues of objects.
@@ -47,7 +48,7 @@ pub fn config(vm: &Vm) -> Config {
 
 /// Creates a QP with the queues `sq` and `rq`.
 pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Result<Qpn, u8> {
-    if !is_rfc() {
+    if !is_virtqueue_mode() {
         return vm.call(request).map(|response| response.qpn);
     }
     // A poisoned lock is ignored: the test that panicked reports its own failure.
@@ -75,7 +76,7 @@ pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Re
 
 /// Resets the virtqueues of a destroyed QP.
 pub fn disable_qp(vm: &Vm, qpn: Qpn) {
-    if is_rfc() {
+    if is_virtqueue_mode() {
         disable(vm, numbers(vm).sq(qpn));
         disable(vm, numbers(vm).rq(qpn));
     }
@@ -83,7 +84,7 @@ pub fn disable_qp(vm: &Vm, qpn: Qpn) {
 
 /// Creates a CQ with the queue `ring`.
 pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<Cqn, u8> {
-    if !is_rfc() {
+    if !is_virtqueue_mode() {
         return vm.call(request).map(|response| response.cqn);
     }
     let _choosing = CHOOSING.lock();
@@ -104,7 +105,7 @@ pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<Cqn, 
 
 /// Resets the virtqueue of a destroyed CQ.
 pub fn disable_cq(vm: &Vm, cqn: Cqn) {
-    if is_rfc() {
+    if is_virtqueue_mode() {
         disable(vm, numbers(vm).cq(cqn));
     }
 }
@@ -115,17 +116,18 @@ fn disable(vm: &Vm, queue: Option<u16>) {
     vm.device.virtqueue_reset(queue);
 }
 
-/// The cookie in completion events of CQ `cqn`: `cookie`, or the virtqueue number in RFC mode.
+/// The cookie in completion events of CQ `cqn`: `cookie`, or the virtqueue number in virtqueue
+/// mode.
 pub fn cookie_of_cq(vm: &Vm, cqn: Cqn, cookie: u64) -> u64 {
     match numbers(vm).cq(cqn) {
-        Some(queue) if is_rfc() => queue.into(),
+        Some(queue) if is_virtqueue_mode() => queue.into(),
         _ => cookie,
     }
 }
 
-/// Rings a doorbell, or notifies the virtqueue in RFC mode.
+/// Rings a doorbell, or notifies the virtqueue in virtqueue mode.
 pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
-    if !is_rfc() {
+    if !is_virtqueue_mode() {
         vm.device.doorbell(PAGE, doorbell.to_u32());
         return;
     }

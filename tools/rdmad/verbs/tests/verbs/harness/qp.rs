@@ -14,7 +14,7 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
 
-use super::{is_rfc, mode, wait, Ring, Vm, FULL};
+use super::{is_virtqueue_mode, mode, wait, Ring, Vm, FULL};
 use super::{Cq, Wr};
 
 /// The doorbell page that tests use.
@@ -356,7 +356,7 @@ impl<'vm> Qp<'vm> {
 
     /// Posts a WQE given as bytes, and rings the doorbell if the device requests it.
     pub fn post_bytes(&self, bytes: &[u8]) {
-        if self.post_all(&[bytes]) || is_rfc() {
+        if self.post_all(&[bytes]) || is_virtqueue_mode() {
             self.ring_doorbell(Doorbell::Sq);
         }
     }
@@ -378,7 +378,7 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn post_recv(&self, id: u64, sges: &[Sge]) {
-        if self.put_recv(id, sges) || is_rfc() {
+        if self.put_recv(id, sges) || is_virtqueue_mode() {
             self.ring_doorbell(Doorbell::Rq);
         }
     }

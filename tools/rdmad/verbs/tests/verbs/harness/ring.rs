@@ -10,7 +10,7 @@ use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_ring::RingMemory;
 use virtqueue::Split;
 
-use super::{is_rfc, Vm};
+use super::{is_virtqueue_mode, Vm};
 
 const PAGE: u64 = 4096;
 /// Size of a descriptor in bytes.
@@ -23,8 +23,8 @@ pub const F_INDIRECT: u16 = 4;
 /// A ring with its pages in reverse order, so that no two consecutive pages are contiguous for the
 /// device.
 ///
-/// In RFC mode, the ring is a virtqueue: descriptor i describes slot i, and the indices of the
-/// virtqueue replace the ring's words for the positions of owner and device.
+/// In virtqueue mode, the ring is a virtqueue: descriptor i describes slot i, and the indices of
+/// the virtqueue replace the ring's words for the positions of owner and device.
 pub struct Ring {
     space: Arc<DmaSpace>,
     pub layout: RingLayout,
@@ -68,7 +68,7 @@ impl Ring {
             addr,
             base,
             pages,
-            split: match is_rfc() {
+            split: match is_virtqueue_mode() {
                 true => Split {
                     size: u16::try_from(slots).unwrap(),
                     descriptors: vm.alloc(u64::from(slots) * (DESCRIPTOR + 2 * DESCRIPTOR)),
@@ -81,7 +81,7 @@ impl Ring {
             stored: Default::default(),
             produced: AtomicU32::new(0),
         };
-        if is_rfc() {
+        if is_virtqueue_mode() {
             for slot in 0..ring.split.size {
                 ring.set_available_entry(slot, slot);
             }
@@ -233,7 +233,7 @@ impl Ring {
 
     fn with<R>(&self, offset: u32, use_it: impl FnOnce(&DmaView, u64) -> R) -> R {
         let offset = u64::from(offset);
-        if is_rfc() {
+        if is_virtqueue_mode() {
             return use_it(&self.space.enter(), self.base + offset);
         }
         let iova = self.base + (self.pages - 1 - offset / PAGE) * PAGE + offset % PAGE;
@@ -248,7 +248,7 @@ impl Ring {
 
 impl RingMemory for Ring {
     fn load_u32(&self, offset: u32) -> u32 {
-        if is_rfc() {
+        if is_virtqueue_mode() {
             return self.load_index(offset);
         }
         self.with(offset, |view, at| {
@@ -257,7 +257,7 @@ impl RingMemory for Ring {
         })
     }
     fn load_u32_acquire(&self, offset: u32) -> u32 {
-        if is_rfc() {
+        if is_virtqueue_mode() {
             return self.load_index(offset);
         }
         self.with(offset, |view, at| {
@@ -266,7 +266,7 @@ impl RingMemory for Ring {
         })
     }
     fn store_u32(&self, offset: u32, value: u32) {
-        if is_rfc() {
+        if is_virtqueue_mode() {
             return self.store_index(offset, value);
         }
         self.with(offset, |view, at| {
@@ -275,7 +275,7 @@ impl RingMemory for Ring {
         });
     }
     fn store_u32_release(&self, offset: u32, value: u32) {
-        if is_rfc() {
+        if is_virtqueue_mode() {
             return self.store_index(offset, value);
         }
         self.with(offset, |view, at| {

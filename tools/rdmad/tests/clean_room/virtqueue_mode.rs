@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RFC mode: CQs, SQs and RQs are virtqueues, as in the virtio-rdma RFC.
+//! Virtqueue mode: CQs, SQs and RQs are virtqueues, as in the virtio-rdma RFC.
 
 use std::path::Path;
 

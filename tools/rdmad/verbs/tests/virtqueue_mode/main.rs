@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of RFC mode: tests of data, errors, events and QP types from `verbs`, with virtqueues in
-//! place of own rings, and tests of the virtqueues themselves.
+//! Tests of virtqueue mode: tests of data, errors, events and QP types from `verbs`, with
+//! virtqueues in place of own rings, and tests of the virtqueues themselves.
 
 // These tests use only a part of the harness.
 #[allow(dead_code, unused_imports)]
@@ -31,4 +31,4 @@ mod numbers;
 mod reset;
 
 /// Queues are virtqueues.
-pub const MODE: harness::Mode = harness::Mode::Rfc;
+pub const MODE: harness::Mode = harness::Mode::Virtqueues;

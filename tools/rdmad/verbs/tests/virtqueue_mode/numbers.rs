@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers of objects in RFC mode, and their reuse.
+//! Numbers of objects in virtqueue mode, and their reuse.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;

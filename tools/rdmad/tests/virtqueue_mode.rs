@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The daemon with a driver in RFC mode, whose CQs, SQs and RQs are virtqueues.
+//! The daemon with a driver in virtqueue mode, whose CQs, SQs and RQs are virtqueues.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Simulated drivers in RFC mode: queues are virtqueues.
+//! Simulated drivers in virtqueue mode: queues are virtqueues.
 
 // The targets use only a part of the harness.
 #[allow(dead_code, unused_imports)]
@@ -11,4 +11,4 @@ pub mod harness;
 pub mod stage;
 
 /// The mode of the drivers.
-pub const MODE: harness::Mode = harness::Mode::Rfc;
+pub const MODE: harness::Mode = harness::Mode::Virtqueues;

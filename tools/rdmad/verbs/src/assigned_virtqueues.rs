@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The virtqueues that CQs, SQs and RQs use in RFC mode.
+//! The virtqueues that CQs, SQs and RQs use in virtqueue mode.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::error::{Errno, Result};
 use crate::memory::VirtqueueMem;
 use crate::virtqueues::Virtqueues;
 
-/// Assigns virtqueues to the CQs and QPs of RFC mode.
-pub(crate) struct RfcQueues {
+/// Assigns virtqueues to the CQs and QPs of virtqueue mode.
+pub(crate) struct AssignedVirtqueues {
     queues: Arc<dyn Virtqueues>,
     numbers: QueueNumbers,
     /// Virtqueues that were assigned to an object and not reset by the driver since then. They
@@ -21,8 +21,8 @@ pub(crate) struct RfcQueues {
     awaits_reset: Mutex<BTreeSet<u16>>,
 }
 
-impl RfcQueues {
-    /// State without assigned virtqueues, for a device with at most `max_cq` CQs in RFC mode.
+impl AssignedVirtqueues {
+    /// State without assigned virtqueues, for a device with at most `max_cq` CQs in virtqueue mode.
     pub(crate) fn new(queues: Arc<dyn Virtqueues>, max_cq: u32) -> Self {
         Self {
             queues,
