@@ -20,11 +20,10 @@
 //! | [`mod@env`] | traits that the engine implements for the state machines |
 //! | [`size`] | sizes of the frames of a work request, without building them |
 //! | [`rc`], [`uc`], [`ud`] | the transport services |
-//! | [`committed`] | state of connections that outlives the process |
+//! | [`saved`] | state of connections that outlives the process |
 
 #![forbid(unsafe_code)]
 
-pub mod committed;
 mod connection;
 pub mod env;
 pub mod frame;
@@ -36,6 +35,7 @@ pub mod packet;
 mod port;
 pub mod psn;
 pub mod rc;
+pub mod saved;
 mod segment;
 pub mod size;
 pub mod uc;

@@ -196,7 +196,7 @@ impl Cq {
         }
     }
 
-    /// Drops the device's state of the CQ and recreates it from the committed state.
+    /// Drops the device's state of the CQ and recreates it from the saved state.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&self) {
         let mut inner = self.inner.lock();

@@ -13,9 +13,9 @@
 //! Operations on local keys are queued like other work requests, but take no PSN. They are executed
 //! when they reach the cursor, and skipped when later packets are retransmitted.
 
-mod committed;
 mod probe;
 mod response;
+mod saved;
 mod send;
 
 use std::time::Instant;
@@ -28,8 +28,8 @@ use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
 
-pub use self::committed::RequesterState;
 use self::probe::{Probe, Prober};
+pub use self::saved::RequesterState;
 use super::congestion::{capable, CongestionWindow};
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};

@@ -9,12 +9,12 @@
 
 mod answer;
 mod atomic;
-mod committed;
 mod executed;
 mod flush;
 mod job;
 mod message;
 mod queue;
+mod saved;
 mod sent;
 #[cfg(test)]
 mod tests;
@@ -33,11 +33,11 @@ use crate::packet::Packet;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
-pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Job, ResponseContent};
 use self::message::RequestInProgress;
 use self::queue::JobQueue;
+pub use self::saved::ResponderState;
 use self::sent::SentAnswers;
 use super::congestion::{capable, is_marked, CongestionNotifier};
 use super::ResponderAttr;

@@ -2,7 +2,7 @@
 
 //! The requester of an unreliable connection.
 
-mod committed;
+mod saved;
 
 use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
@@ -15,7 +15,7 @@ use crate::psn::Psn;
 use crate::segment::segment;
 use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
 
-pub use self::committed::RequesterState;
+pub use self::saved::RequesterState;
 
 /// Sends the work requests of one QP. `L` describes the local memory of a work request.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //! plus 1. A message that can't be executed for another reason is dropped in the same way. The
 //! receive of a dropped SEND is held for the next message that needs a receive.
 
-mod committed;
+mod saved;
 
 use crate::connection::QpError;
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
@@ -16,7 +16,7 @@ use crate::packet::{fits, Packet};
 use crate::psn::Psn;
 use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, MAX_MESSAGE};
 
-pub use self::committed::ResponderState;
+pub use self::saved::ResponderState;
 
 /// A message whose last packet has not arrived.
 #[derive(Clone, Copy, Debug)]

@@ -59,7 +59,7 @@ impl<R> Receiver<R> {
         self.dead
     }
 
-    /// A receiver with the committed state of another one: its held receive `recv` and whether it
+    /// A receiver with the saved state of another one: its held receive `recv` and whether it
     /// had stopped.
     pub fn restored(recv: Option<RecvWr<R>>, is_stopped: bool) -> Self {
         Self {

@@ -15,10 +15,10 @@
 //! and completes at the requester as if it had arrived. A datagram is delivered or dropped in the
 //! turn in which it is sent.
 
-#[cfg(feature = "testing")]
-mod committed;
 mod datagram;
 mod exchange;
+#[cfg(feature = "testing")]
+mod saved;
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -34,10 +34,10 @@ use virtio_rdma_abi::ib::{QpType, WcStatus};
 use virtio_rdma_abi::number::{PortId, Qpn};
 use virtio_rdma_abi::qp::QpAttr;
 
-#[cfg(feature = "testing")]
-pub(crate) use self::committed::TransferState;
 pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
+#[cfg(feature = "testing")]
+pub(crate) use self::saved::TransferState;
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
 use crate::shared::MutexGuard;

@@ -52,7 +52,7 @@ impl CompletionProducer {
         }
     }
 
-    /// Drops the producer of an own ring and recreates it from its committed state. All CQEs in the
+    /// Drops the producer of an own ring and recreates it from its saved state. All CQEs in the
     /// ring must be published.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&mut self) {

@@ -115,9 +115,9 @@ impl WorkConsumer {
         }
     }
 
-    /// The device's positions in a ring, which are its committed state, or `None` for a virtqueue.
+    /// The device's positions in a ring, which are its saved state, or `None` for a virtqueue.
     #[cfg(feature = "testing")]
-    pub(crate) fn commit(&self) -> Option<DevicePositions> {
+    pub(crate) fn save(&self) -> Option<DevicePositions> {
         match self {
             Self::Own(queue) => Some(queue.positions()),
             Self::Virtqueue(_) => None,
@@ -137,7 +137,7 @@ impl WorkConsumer {
     /// The WQEs of a ring that were fetched and are not complete.
     #[cfg(feature = "testing")]
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = FetchedWqe> {
-        let positions = self.commit().unwrap_or_default();
+        let positions = self.save().unwrap_or_default();
         (0..positions.outstanding())
             .map(move |index| FetchedWqe(positions.done.wrapping_add(index)))
     }

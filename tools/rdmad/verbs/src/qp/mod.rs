@@ -8,12 +8,12 @@
 //! wraps the protocol machines of the transport services. [`serve`] executes a QP's turns.
 
 mod attr;
-#[cfg(feature = "testing")]
-mod committed;
 mod counter_set;
 mod modify;
 mod recv;
 mod remote_qp;
+#[cfg(feature = "testing")]
+mod saved;
 mod send;
 mod serve;
 mod service;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Test control of a runtime: clock, data path, and committed state.
+//! Test control of a runtime: clock, data path, and saved state.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use roce::committed::Epoch;
+use roce::saved::Epoch;
 
 use super::{PathPolicy, Runtime};
 
@@ -18,7 +18,7 @@ impl Runtime {
     }
 
     /// Drops both halves of every QP and the device's state of every CQ, and recreates them from
-    /// their committed state. Must not be called within a turn of a worker.
+    /// their saved state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
         for device in self.shared.devices.load().all() {

@@ -12,7 +12,7 @@ pub enum Variant {
     /// QPs and CQs of the engine are kept.
     Plain,
     /// QPs and CQs of the engine are dropped after each step of a worker, and rebuilt from their
-    /// committed state.
+    /// saved state.
     Rebuilt,
     /// Parties have further acts, and the switch stands in for workers. In some runs, QPs and CQs
     /// are rebuilt.

@@ -8,12 +8,12 @@
 //! parks with a deadline, like a QP that waits for an acknowledgement.
 
 #[cfg(feature = "testing")]
-mod committed;
+mod saved;
 
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "testing")]
-pub(in crate::qp) use self::committed::PacerState;
+pub(in crate::qp) use self::saved::PacerState;
 
 /// Credit for one byte. A rate of 1 kb/s earns a credit of 1 per nanosecond.
 const BYTE: u64 = 8_000_000;

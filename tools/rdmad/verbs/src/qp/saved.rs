@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Committed state of a QP: the part of its halves that must outlive the serving process.
+//! Saved state of a QP: the part of its halves that must outlive the serving process.
 //!
-//! The committed state of each half is one plain structure. The remaining state of the half is
+//! The saved state of each half is one plain structure. The remaining state of the half is
 //! derived from that structure, from the commands (attributes, connection, shape of the rate limit)
 //! and from the rings: WQEs that are not complete are read again. No code hands a QP over to
 //! another process yet. Tests drop and recreate both halves after each turn, so a field that is
@@ -15,7 +15,7 @@ use std::mem;
 
 use budget::ChargedList;
 use dma::DmaView;
-use roce::committed::Epoch;
+use roce::saved::Epoch;
 use roce::work::RecvWr;
 use roce::{rc, uc, ud};
 use virtio_rdma_abi::ib::WcStatus;
@@ -32,7 +32,7 @@ use crate::Device;
 /// Bytes of the longest receive WQE.
 const RECV_WQE: usize = rq_wqe_size(32);
 
-/// The committed state of a send half.
+/// The saved state of a send half.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SendState {
@@ -78,7 +78,7 @@ enum Pacing {
     Limited(PacerState),
 }
 
-/// The committed state of a receive half.
+/// The saved state of a receive half.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecvState {
@@ -174,25 +174,25 @@ impl ReceiveState {
 }
 
 impl SendState {
-    /// The committed state of `side`, or `None` in virtqueue mode.
+    /// The saved state of `side`, or `None` in virtqueue mode.
     fn of(side: &SendSide, epoch: Epoch) -> Option<Self> {
         Some(Self {
-            queue: side.io.queue.commit()?,
+            queue: side.io.queue.save()?,
             machine: match (&side.requester, &side.sender) {
-                (Some(Requester::Rc(requester)), _) => SendMachine::Rc(requester.commit(epoch)),
-                (Some(Requester::Uc(requester)), _) => SendMachine::Uc(requester.commit()),
+                (Some(Requester::Rc(requester)), _) => SendMachine::Rc(requester.save(epoch)),
+                (Some(Requester::Uc(requester)), _) => SendMachine::Uc(requester.save()),
                 (None, Some(sender)) => SendMachine::Ud(sender.next_psn().value()),
                 (None, None) => SendMachine::None,
             },
             under_way: match (&side.transfer, &side.blocked) {
-                (Some(transfer), _) => UnderWay::Transfer(transfer.commit(epoch)),
+                (Some(transfer), _) => UnderWay::Transfer(transfer.save(epoch)),
                 (None, Some(blocked)) => {
                     UnderWay::Blocked(blocked.failed.map_or(0, WcStatus::value))
                 }
                 (None, None) => UnderWay::Nothing,
             },
             pacer: match &side.io.pacer {
-                Some(pacer) => Pacing::Limited(pacer.commit(epoch)),
+                Some(pacer) => Pacing::Limited(pacer.save(epoch)),
                 None => Pacing::Nothing,
             },
             broken: side.io.broken.into(),
@@ -202,23 +202,19 @@ impl SendState {
 }
 
 impl RecvState {
-    /// The committed state of `side`, or `None` in virtqueue mode.
+    /// The saved state of `side`, or `None` in virtqueue mode.
     fn of(side: &RecvSide) -> Option<Self> {
         let (machine, held) = match &side.responder {
             None => (RecvMachine::None, None),
-            Some(Responder::Rc(responder)) => {
-                (RecvMachine::Rc(responder.commit()), responder.held())
-            }
-            Some(Responder::Uc(responder)) => {
-                (RecvMachine::Uc(responder.commit()), responder.held())
-            }
+            Some(Responder::Rc(responder)) => (RecvMachine::Rc(responder.save()), responder.held()),
+            Some(Responder::Uc(responder)) => (RecvMachine::Uc(responder.save()), responder.held()),
             Some(Responder::Ud(receiver)) => {
                 let stopped = receiver.is_stopped().into();
                 (RecvMachine::Ud(stopped), receiver.held())
             }
         };
         Some(Self {
-            queue: side.io.queue.commit()?,
+            queue: side.io.queue.save()?,
             receive: ReceiveState::of(side, held),
             machine,
             violations: side.io.violations.get(),
@@ -230,7 +226,7 @@ impl RecvState {
 }
 
 impl Qp {
-    /// Drops both halves and recreates them from their committed state.
+    /// Drops both halves and recreates them from their saved state.
     pub(crate) fn rebuild(&self, device: &Device, epoch: Epoch) {
         let view = device.space.enter();
         let mut send = self.send.lock();

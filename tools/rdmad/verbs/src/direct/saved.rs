@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a transfer.
+//! The saved state of a transfer.
 
-use roce::committed::Epoch;
+use roce::saved::Epoch;
 use roce::work::SendWr;
 use virtio_rdma_abi::ib::WcStatus;
 
@@ -13,7 +13,7 @@ use crate::wqe::PostedSend;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferState {
-    /// Time at which the wait ends, or `roce::committed::NONE`.
+    /// Time at which the wait ends, or `roce::saved::NONE`.
     pub deadline: u64,
     /// Bytes transferred so far.
     pub done: u32,
@@ -33,7 +33,7 @@ const ANSWER: u8 = 2;
 
 impl Transfer {
     /// The state from which another process can resume the transfer.
-    pub(crate) fn commit(&self, epoch: Epoch) -> TransferState {
+    pub(crate) fn save(&self, epoch: Epoch) -> TransferState {
         TransferState {
             deadline: epoch.nanos(self.deadline()),
             done: self.done,

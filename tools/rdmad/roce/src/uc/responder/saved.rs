@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a responder.
+//! The saved state of a responder.
 
-use crate::committed::MessageState;
 use crate::psn::Psn;
+use crate::saved::MessageState;
 use crate::work::RecvWr;
 
 use super::{MessageInProgress, Responder};
@@ -24,7 +24,7 @@ pub struct ResponderState {
 
 impl<R> Responder<R> {
     /// The state from which another process can continue.
-    pub fn commit(&self) -> ResponderState {
+    pub fn save(&self) -> ResponderState {
         ResponderState {
             message: match self.message {
                 None => MessageState::NONE,

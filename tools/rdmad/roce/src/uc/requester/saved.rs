@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a requester.
+//! The saved state of a requester.
 
-use crate::committed::FailedWork;
 use crate::psn::Psn;
+use crate::saved::FailedWork;
 use crate::work::SendWr;
 
 use super::Requester;
@@ -28,7 +28,7 @@ pub struct RequesterState {
 
 impl<L> Requester<L> {
     /// The state from which another process can continue.
-    pub fn commit(&self) -> RequesterState {
+    pub fn save(&self) -> RequesterState {
         RequesterState {
             failed: FailedWork::first(self.queue.iter().map(|(_, failed)| *failed)),
             index: self.index,

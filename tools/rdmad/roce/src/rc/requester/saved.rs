@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a requester.
+//! The saved state of a requester.
 
-use crate::committed::{Epoch, FailedWork, NONE};
+use crate::saved::{Epoch, FailedWork, NONE};
 use crate::work::SendWr;
 
 use super::Requester;
 
 /// The state of a [`Requester`] without its connection, attributes and work requests. Positions of
 /// packets count from 0, times from the [`Epoch`]. Congestion window and round-trip times are not
-/// committed: a new process measures them anew.
+/// saved: a new process measures them anew.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterState {
@@ -49,7 +49,7 @@ pub struct RequesterState {
 
 impl<L> Requester<L> {
     /// The state from which another process can continue.
-    pub fn commit(&self, epoch: Epoch) -> RequesterState {
+    pub fn save(&self, epoch: Epoch) -> RequesterState {
         let is_executed = |pending: &&super::Pending<L>| pending.is_local() && !pending.local;
         RequesterState {
             first: self

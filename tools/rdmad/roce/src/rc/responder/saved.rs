@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a responder.
+//! The saved state of a responder.
 
 use std::collections::VecDeque;
 
-use crate::committed::MessageState;
 use crate::headers::Syndrome;
 use crate::psn::Psn;
 use crate::rc::{MAX_RD_ATOMIC, WINDOW};
+use crate::saved::MessageState;
 use crate::work::{RecvWr, Remote};
 
 use super::executed::ExecutedRequests;
@@ -229,7 +229,7 @@ impl<const N: usize> From<&Kept<RequestState, N>> for ExecutedRequests {
 
 impl<R> Responder<R> {
     /// The state from which another process can continue.
-    pub fn commit(&self) -> ResponderState {
+    pub fn save(&self) -> ResponderState {
         let results = self.results.iter();
         ResponderState {
             message: match &self.message {

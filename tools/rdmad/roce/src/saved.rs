@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Committed state: the part of a state machine that has to outlive the process that runs it.
+//! Saved state: the part of a state machine that has to outlive the process that runs it.
 //!
-//! Committed state consists of integers of fixed size, which mean the same in another process.
+//! Saved state consists of integers of fixed size, which mean the same in another process.
 //! Connection, attributes and work requests are not part of it: the caller restores them from
 //! commands and from its queues.
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use crate::headers::Reth;
 use crate::work::WcStatus;
 
-/// Committed value of an absent position or time.
+/// Saved value of an absent position or time.
 pub const NONE: u64 = u64::MAX;
 
-/// The time origin of committed state: committed times are nanoseconds after it.
+/// The time origin of saved state: saved times are nanoseconds after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Epoch(Instant);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The committed state of a rate limit.
+//! The saved state of a rate limit.
 
 use std::time::Instant;
 
-use roce::committed::Epoch;
+use roce::saved::Epoch;
 
 use super::{Pacer, RateLimitAttr};
 
@@ -22,7 +22,7 @@ pub(crate) struct PacerState {
 
 impl Pacer {
     /// The state from which another process can resume the bucket.
-    pub(crate) fn commit(&self, epoch: Epoch) -> PacerState {
+    pub(crate) fn save(&self, epoch: Epoch) -> PacerState {
         PacerState {
             credit: self.credit,
             capacity: self.capacity,
