@@ -49,7 +49,7 @@ use crate::srq::Srq;
 use crate::table::Table;
 use crate::turn::{done, TurnBudget, TURN};
 use crate::virtqueues::Virtqueues;
-use crate::wire::Leftovers;
+use crate::wire::ReceiveBacklog;
 
 /// Proof that the QP is registered for a turn once the frame port has room.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ pub(crate) struct Arrivals {
     /// Only one worker at a time receives frames, so frames stay in order.
     receiving: Exclusive,
     /// Received frames that are left for the next turn.
-    pub(crate) leftover: Leftovers,
+    pub(crate) backlog: ReceiveBacklog,
 }
 
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
@@ -247,7 +247,7 @@ impl Device {
                 arrivals: CachePadded::new(Arrivals {
                     has_frames: AtomicBool::new(false),
                     receiving: Exclusive::default(),
-                    leftover: Leftovers::default(),
+                    backlog: ReceiveBacklog::default(),
                 }),
                 load: CachePadded::new(PortLoad::default()),
                 heard: CachePadded::new(Heard::new(runtime.shared().scheduler.clock.now())),

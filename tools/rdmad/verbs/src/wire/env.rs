@@ -15,20 +15,20 @@ use crate::memory::Fault;
 use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{PostedRecv, PostedSend};
 
-use super::train::Train;
+use super::burst::Burst;
 
 /// The environment of a requester: access to the send half of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
-    train: Train<'a>,
+    burst: Burst<'a>,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
     /// The environment of the requester whose send half has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
         Self {
-            train: Train::new(turn.qp, turn.device),
+            burst: Burst::new(turn.qp, turn.device),
             turn,
             io,
         }
@@ -44,7 +44,7 @@ impl Output for SendEnv<'_, '_> {
         let SendTurn { device, now, .. } = self.turn;
         let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
-        match self.train.frame(to, len) {
+        match self.burst.frame(to, len) {
             Ok(frame) => Some(frame),
             Err(lane) => {
                 device.pacer.give_bytes_back(&mut self.io.port, len);
@@ -61,7 +61,7 @@ impl Output for SendEnv<'_, '_> {
             self.turn.count(Counter::PacedBytes, bytes);
         }
         self.turn.budget.charge_frame(frame.len());
-        self.train.send(frame);
+        self.burst.send(frame);
     }
 
     fn is_spent(&self) -> bool {
@@ -132,14 +132,14 @@ impl RequesterEnv for SendEnv<'_, '_> {
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
-    train: Train<'a>,
+    burst: Burst<'a>,
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
     /// The environment of the responder whose receive half has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
         Self {
-            train: Train::new(turn.qp, turn.device),
+            burst: Burst::new(turn.qp, turn.device),
             turn,
             io,
         }
@@ -152,12 +152,12 @@ impl Output for RecvEnv<'_, '_> {
         if self.turn.view.has_lost() {
             return None;
         }
-        let frame = self.train.frame(to, len);
+        let frame = self.burst.frame(to, len);
         frame.map_err(|lane| self.io.full = lane).ok()
     }
 
     fn ticket(&self, to: &Mac) -> u64 {
-        self.train.ticket(to)
+        self.burst.ticket(to)
     }
 
     fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {
@@ -166,7 +166,7 @@ impl Output for RecvEnv<'_, '_> {
 
     fn send(&mut self, frame: Frame) {
         self.turn.budget.charge_frame(frame.len());
-        self.train.send(frame);
+        self.burst.send(frame);
     }
 
     fn is_spent(&self) -> bool {

@@ -3,12 +3,12 @@
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
 mod arrived;
+mod backlog;
+mod burst;
 mod env;
-mod leftover;
 mod receive;
-mod train;
 
 pub(crate) use arrived::Arrived;
+pub(crate) use backlog::ReceiveBacklog;
 pub(crate) use env::{RecvEnv, SendEnv};
-pub(crate) use leftover::Leftovers;
 pub(crate) use receive::{drop_frames, receive};

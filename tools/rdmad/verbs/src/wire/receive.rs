@@ -19,7 +19,7 @@ use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
 
-use super::leftover::{GroupDelivery, Leftover};
+use super::backlog::{Backlog, GroupDelivery};
 use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
@@ -33,7 +33,7 @@ const FULL_MEMBER: u16 = 0x8000;
 /// Handles received frames, as a turn of the port.
 pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd {
     let view = device.space.enter();
-    let Leftover { mut frames, group } = device.arrivals.leftover.take();
+    let Backlog { mut frames, group } = device.arrivals.backlog.take();
     let receiver = Receiving {
         device,
         view: &view,
@@ -54,13 +54,13 @@ pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd 
     let group = receiver.group.into_inner();
     let cost = budget.cost();
     device.runtime().note_turn(budget.spent());
-    let again = device.arrivals.leftover.put(Leftover { frames, group }) || more;
+    let again = device.arrivals.backlog.put(Backlog { frames, group }) || more;
     TurnEnd { again, cost }
 }
 
 /// Drops received frames of a device that has failed. Returns whether there may be more frames.
 pub(crate) fn drop_frames(device: &Device) -> bool {
-    drop(device.arrivals.leftover.take());
+    drop(device.arrivals.backlog.take());
     let budget = device.turn_budget();
     let mut frames = Frames::new();
     while !budget.is_spent() {

@@ -78,7 +78,7 @@ impl Qp {
     }
 
     /// Sends a datagram as a packet.
-    #[inline(never)] // It makes a train.
+    #[inline(never)] // It makes a burst.
     fn send_packet(
         &self,
         turn: &SendTurn<'_>,

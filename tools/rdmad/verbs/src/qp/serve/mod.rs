@@ -145,7 +145,7 @@ impl Qp {
     }
 
     /// Sends the answers of a responder that has some.
-    #[inline(never)] // It makes a train.
+    #[inline(never)] // It makes a burst.
     fn send_answers(
         &self,
         device: &Device,

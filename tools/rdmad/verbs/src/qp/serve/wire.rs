@@ -15,7 +15,7 @@ use crate::wire::SendEnv;
 
 impl Qp {
     /// Passes WQEs to the requester, which sends packets.
-    #[inline(never)] // It makes a train.
+    #[inline(never)] // It makes a burst.
     pub(super) fn send_wire(
         &self,
         turn: &SendTurn<'_>,

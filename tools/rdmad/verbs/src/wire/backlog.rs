@@ -13,15 +13,15 @@ use virtio_rdma_abi::number::Qpn;
 /// Frames that a turn took from the frame port without budget to process them. The next turn begins
 /// with these frames.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
-    /// Whether `left` has frames. Most turns leave no frames, and then the lock is not taken.
+pub(crate) struct ReceiveBacklog {
+    /// Whether there are frames. Most turns leave no frames, and then the lock is not taken.
     any: AtomicBool,
-    left: Mutex<Leftover>,
+    frames: Mutex<Backlog>,
 }
 
 /// The frames that one turn leaves.
 #[derive(Debug, Default)]
-pub(super) struct Leftover {
+pub(super) struct Backlog {
     pub frames: Frames,
     /// If the first frame is a datagram to a group: the members that have yet to receive it. `None`
     /// if its delivery has not begun.
@@ -64,23 +64,23 @@ impl GroupDelivery {
     }
 }
 
-impl Leftovers {
+impl ReceiveBacklog {
     /// Stores what a turn leaves. Returns whether there are frames.
-    pub(super) fn put(&self, left: Leftover) -> bool {
-        let any = !left.frames.is_empty();
+    pub(super) fn put(&self, backlog: Backlog) -> bool {
+        let any = !backlog.frames.is_empty();
         if any {
-            *self.left.lock() = left;
+            *self.frames.lock() = backlog;
             self.any.store(true, Ordering::Release);
         }
         any
     }
 
     /// Takes what the last turn left.
-    pub(super) fn take(&self) -> Leftover {
+    pub(super) fn take(&self) -> Backlog {
         if self.any.load(Ordering::Acquire) {
             self.any.store(false, Ordering::Relaxed);
-            return mem::take(&mut *self.left.lock());
+            return mem::take(&mut *self.frames.lock());
         }
-        Leftover::default()
+        Backlog::default()
     }
 }

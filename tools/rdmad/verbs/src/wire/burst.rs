@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Trains: successive frames of a QP, which are passed to the frame port together.
+//! Bursts: successive frames of a QP, which are passed to the frame port together.
 //!
-//! A train takes over a kilobyte of a stack frame. Functions that make one are not inlined where
+//! A burst takes over a kilobyte of a stack frame. Functions that make one are not inlined where
 //! turns on the direct path, which need none, would get its stack frame too.
 
 use std::thread;
@@ -16,15 +16,15 @@ use crate::qp::Qp;
 use crate::turn::done;
 use crate::Device;
 
-/// Frames that a QP sends. They are passed to the frame port when the train is full or dropped.
-pub(super) struct Train<'a> {
+/// Frames that a QP sends. They are passed to the frame port when the burst is full or dropped.
+pub(super) struct Burst<'a> {
     qp: &'a Qp,
     device: &'a Device,
     /// Complete frames.
     frames: Frames,
     /// Buffers for next frames, the one to take next at the end.
     spares: Frames,
-    /// Number of buffers to take when there is no spare. It grows with the train: most trains are
+    /// Number of buffers to take when there is no spare. It grows with the burst: most bursts are
     /// short.
     ahead: usize,
     /// The receiver of the frames for which `spares` are.
@@ -33,7 +33,7 @@ pub(super) struct Train<'a> {
     lane: Lane,
 }
 
-impl<'a> Train<'a> {
+impl<'a> Burst<'a> {
     pub(super) fn new(qp: &'a Qp, device: &'a Device) -> Self {
         Self {
             qp,
@@ -106,7 +106,7 @@ impl<'a> Train<'a> {
     }
 }
 
-impl Drop for Train<'_> {
+impl Drop for Burst<'_> {
     fn drop(&mut self) {
         if !self.frames.is_empty() {
             self.flush();
