@@ -47,7 +47,7 @@ test_link_local() {
 test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
 
 # Connections one after the other and many at a time, with and without QPs. Both sides of the
-# program first synchronise over TCP.
+# program first synchronize over TCP.
 test_connection_rate() {
 	waits() { [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]; }
 	meet cmtime "-b 10.9.0.2 -c 20" "-s 10.9.0.2 -c 20"

@@ -88,7 +88,7 @@ messages() {
 	echo $(($(port direct_tx_messages) - before))
 }
 
-# All QPs of a type are bound when they are initialised. The port's counters are the same with and
+# All QPs of a type are bound when they are initialized. The port's counters are the same with and
 # without counters of QPs, while these exist and afterwards.
 # abi: R-1202, R-1203, R-1212, R-1217
 test_automatic() {

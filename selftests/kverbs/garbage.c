@@ -2,8 +2,8 @@
 /*
  * Attributes that a mask does not name are not read.
  *
- * Kernel clients such as the connection manager leave these attributes uninitialised on their
- * stack. Here they have the pattern that gcc gives to uninitialised variables.
+ * Kernel clients such as the connection manager leave these attributes uninitialized on their
+ * stack. Here they have the pattern that gcc gives to uninitialized variables.
  */
 
 #include "kverbs.h"

@@ -39,7 +39,7 @@ fn overflow() {
     black_box(unsafe { bytes.as_ptr().add(bytes.len()).read_volatile() });
 }
 
-/// Two threads write the same word without synchronisation. The barrier ensures that both run.
+/// Two threads write the same word without synchronization. The barrier ensures that both run.
 fn race() {
     let mut word = 0_u64;
     let shared = AtomicPtr::new(&raw mut word);

@@ -961,7 +961,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_ERRNO_EIO 5
 /* A limit is reached. */
 #define VIRTIO_RDMA_ERRNO_ENOMEM 12
-/* The device cannot access the memory. */
+/* The device can't access the memory. */
 #define VIRTIO_RDMA_ERRNO_EFAULT 14
 /* Other objects use the object. */
 #define VIRTIO_RDMA_ERRNO_EBUSY 16

@@ -61,7 +61,7 @@ impl Entry {
 }
 
 global_lock! {
-    // SAFETY: Used only by `with_peers`, which checks that the list is initialised.
+    // SAFETY: Used only by `with_peers`, which checks that the list is initialized.
     unsafe(uninit) static PEERS: Mutex<[Option<Entry>; MAX_PEERS]> = [None; MAX_PEERS];
 }
 

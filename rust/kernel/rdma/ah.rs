@@ -99,7 +99,7 @@ pub struct AhInitAttr<'a> {
 impl<'a> AhInitAttr<'a> {
     /// # Safety
     ///
-    /// `raw` points to a path, of which [`AhAttr::from_raw`] says what is initialised. The entry of
+    /// `raw` points to a path, of which [`AhAttr::from_raw`] says what is initialized. The entry of
     /// the GID table that the path points to is valid for `'a`.
     unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
 /// # Safety
 ///
 /// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` is writable and may
-/// be uninitialised.
+/// be uninitialized.
 pub(super) unsafe extern "C" fn query<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,

@@ -86,7 +86,7 @@ macro_rules! handled {
 
             fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
                 // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
-                // initialised.
+                // initialized.
                 unsafe { &mut event.element.$element }
             }
 

@@ -76,7 +76,7 @@ pub(super) const SIZE: usize = size_of::<bindings::rdma_counter>();
 
 /// # Safety
 ///
-/// Called by the core as `counter_init`. Nothing is to be initialised.
+/// Called by the core as `counter_init`. Nothing is to be initialized.
 pub(super) unsafe extern "C" fn init(_counter: *mut bindings::rdma_counter) {}
 
 /// The device and the number of a counter. A counter to which no QP was ever bound has no number.

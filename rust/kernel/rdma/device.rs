@@ -110,7 +110,7 @@ impl<T: Driver> Device<T> {
     ///
     /// # Safety
     ///
-    /// `raw` is a device of `T` whose driver data is initialised, and that is not deregistered
+    /// `raw` is a device of `T` whose driver data is initialized, and that is not deregistered
     /// during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
         // INVARIANT: By the safety requirements.
@@ -302,7 +302,7 @@ impl<T: Driver> DeviceRef<T> {
     /// move to another network namespace, after which all clients have the device again. May sleep,
     /// and must not be called where such an end is waited for.
     pub fn get_settled(&self) -> Option<Registered<'_, T>> {
-        // SAFETY: By the type invariants the device is allocated. The core has initialised the
+        // SAFETY: By the type invariants the device is allocated. The core has initialized the
         // lock, which it holds during an unregistration and a move.
         unsafe {
             let lock = &raw mut (*self.raw.as_ptr()).unregistration_lock;
@@ -389,7 +389,7 @@ impl<T: Driver> Drop for Registered<'_, T> {
 ///
 /// `raw` is a device that is allocated during `'a`.
 unsafe fn embedded<'a>(raw: *mut bindings::ib_device) -> &'a device::Device {
-    // SAFETY: By the safety requirements; the core has initialised the generic device and holds a
+    // SAFETY: By the safety requirements; the core has initialized the generic device and holds a
     // reference.
     unsafe { device::Device::from_raw(embedded_device(raw)) }
 }
@@ -582,11 +582,11 @@ impl<T: Driver> Registration<T> {
     }
 }
 
-/// A device that is allocated and initialised, but not registered.
+/// A device that is allocated and initialized, but not registered.
 ///
 /// # Invariants
 ///
-/// Owns the allocation of `raw`, a device of `T` with its driver data initialised.
+/// Owns the allocation of `raw`, a device of `T` with its driver data initialized.
 pub(super) struct Allocated<T: Driver> {
     raw: NonNull<bindings::ib_device>,
     netdevs: Arc<Netdevs>,
@@ -627,7 +627,7 @@ impl<T: Driver> Allocated<T> {
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
             return Err(error);
         }
-        // INVARIANT: The device was just allocated and its driver data initialised.
+        // INVARIANT: The device was just allocated and its driver data initialized.
         let this = Self {
             raw,
             netdevs,

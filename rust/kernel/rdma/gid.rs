@@ -108,7 +108,7 @@ impl GidEntry<'_> {
 
     /// The GID, in network byte order.
     pub fn gid(&self) -> [u8; 16] {
-        // SAFETY: All bytes of a GID are initialised.
+        // SAFETY: All bytes of a GID are initialized.
         unsafe { self.attr().gid.raw }
     }
 

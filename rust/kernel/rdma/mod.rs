@@ -8,7 +8,7 @@
 //!
 //! The core allocates and frees most objects itself. Each of them is an
 //! [`Object`](object::Object): the C structure followed by the driver's part. The driver's part is
-//! initialised in place when the object is created, and dropped when it is destroyed. So a driver
+//! initialized in place when the object is created, and dropped when it is destroyed. So a driver
 //! destroys its side of an object in `Drop`.
 //!
 //! | concern | module |

@@ -60,8 +60,8 @@ pub(super) use core_object;
 /// # Invariants
 ///
 /// - The C structure is at offset 0.
-/// - While a shared reference exists, the core has initialised the C structure, the parts of driver
-///   and abstraction are initialised, and the driver's part is pinned.
+/// - While a shared reference exists, the core has initialized the C structure, the parts of driver
+///   and abstraction are initialized, and the driver's part is pinned.
 #[repr(C)]
 pub struct Object<C: CoreObject<T>, T> {
     c: Opaque<C>,
@@ -80,7 +80,7 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` is an object of a device of `T` that was initialised by [`init`](Self::init) and is
+    /// `raw` is an object of a device of `T` that was initialized by [`init`](Self::init) and is
     /// not destroyed during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut C) -> &'a Self {
         // SAFETY: By the safety requirements it is the start of a `Self`, whose invariants hold.
@@ -94,17 +94,17 @@ impl<C: CoreObject<T>, T> Object<C, T> {
 
     /// The abstraction's part.
     pub(super) fn own(&self) -> &C::Own {
-        // SAFETY: By the type invariants the part is initialised. No exclusive reference to it is
+        // SAFETY: By the type invariants the part is initialized. No exclusive reference to it is
         // made.
         unsafe { (*self.own.get()).assume_init_ref() }
     }
 
-    /// Initialises the parts that follow the C structure.
+    /// Initializes the parts that follow the C structure.
     ///
     /// # Safety
     ///
     /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes.
-    /// The parts are not initialised, and nothing else uses the allocation yet.
+    /// The parts are not initialized, and nothing else uses the allocation yet.
     pub(super) unsafe fn init<E>(
         raw: *mut C,
         driver: impl PinInit<C::Driver, E>,
@@ -124,11 +124,11 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure of an initialised object. No reference to the object exists
+    /// `raw` points to the C structure of an initialized object. No reference to the object exists
     /// or will be made.
     pub(super) unsafe fn drop_parts(raw: *mut C) {
         let this = raw.cast::<Self>();
-        // SAFETY: By the safety requirements this is the only access to initialised parts.
+        // SAFETY: By the safety requirements this is the only access to initialized parts.
         unsafe {
             ptr::drop_in_place((&raw mut (*this).driver).cast::<C::Driver>());
             ptr::drop_in_place((&raw mut (*this).own).cast::<C::Own>());
@@ -140,7 +140,7 @@ impl<C: CoreObject<T>, T> Deref for Object<C, T> {
     type Target = C::Driver;
 
     fn deref(&self) -> &C::Driver {
-        // SAFETY: By the type invariants the driver's part is initialised. No exclusive reference
+        // SAFETY: By the type invariants the driver's part is initialized. No exclusive reference
         // to it is made.
         unsafe { (*self.driver.get()).assume_init_ref() }
     }

@@ -169,11 +169,11 @@ pub struct QpInitAttr<'a, T: QueuePairs> {
 
 impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
     /// Converts the attributes that every QP has. The core leaves the others, such as the port, to
-    /// QPs of certain types, and they may be uninitialised.
+    /// QPs of certain types, and they may be uninitialized.
     ///
     /// # Safety
     ///
-    /// The attributes that every QP has are initialised in `raw`. The CQs and the SRQ are null or
+    /// The attributes that every QP has are initialized in `raw`. The CQs and the SRQ are null or
     /// valid for `'a`, and belong to the device.
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.

@@ -136,7 +136,7 @@ impl AhAttr {
     ///
     /// # Safety
     ///
-    /// `raw` points to a path. Its flags, its type and the fields that both imply are initialised.
+    /// `raw` points to a path. Its flags, its type and the fields that both imply are initialized.
     pub(super) unsafe fn from_raw(raw: *const bindings::rdma_ah_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
         let (flags, kind) = unsafe { ((*raw).ah_flags, (*raw).type_) };
@@ -220,7 +220,7 @@ impl QpAttr {
 /// A change of attributes and usually of the state.
 ///
 /// An attribute can be read only if the [mask](Self::mask) names it. Kernel clients leave the
-/// other attributes uninitialised.
+/// other attributes uninitialized.
 ///
 /// # Examples
 ///
@@ -246,7 +246,7 @@ impl QpAttr {
 ///
 /// # Invariants
 ///
-/// The attributes that `mask` names are initialised in `raw`.
+/// The attributes that `mask` names are initialized in `raw`.
 pub struct QpModification<'a> {
     raw: &'a MaybeUninit<bindings::ib_qp_attr>,
     mask: QpAttrMask,
@@ -255,7 +255,7 @@ pub struct QpModification<'a> {
 impl<'a> QpModification<'a> {
     /// # Safety
     ///
-    /// The attributes that `mask` names are initialised in `raw`.
+    /// The attributes that `mask` names are initialized in `raw`.
     pub(super) unsafe fn new(raw: &'a MaybeUninit<bindings::ib_qp_attr>, mask: u32) -> Self {
         // INVARIANT: By the safety requirements.
         Self {
@@ -378,7 +378,7 @@ attributes! {
 /// # Safety
 ///
 /// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` allocated and
-/// initialised where `mask` says so, `udata` null or valid.
+/// initialized where `mask` says so, `udata` null or valid.
 pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -399,7 +399,7 @@ pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
 /// # Safety
 ///
 /// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are
-/// writable and may be uninitialised.
+/// writable and may be uninitialized.
 pub(super) unsafe extern "C" fn query<T: ModifyQueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,

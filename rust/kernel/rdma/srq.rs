@@ -191,7 +191,7 @@ impl<'a, T: SharedReceiveQueues> QpInitAttr<'a, T> {
 /// # Safety
 ///
 /// `raw` is allocated by the core for a device of `T` and not in use; `init` is writable, and its
-/// type and sizes are initialised.
+/// type and sizes are initialized.
 unsafe fn create_with<T: SharedReceiveQueues>(
     raw: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
@@ -205,7 +205,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
     }
     // SAFETY: By the safety requirements.
     let attr = unsafe { &raw mut (*init).attr };
-    // SAFETY: By the safety requirements, the sizes are initialised.
+    // SAFETY: By the safety requirements, the sizes are initialized.
     let (max_wr, max_sge) = unsafe { ((*attr).max_wr, (*attr).max_sge) };
     let requested = SrqAttr {
         max_wr,
@@ -229,7 +229,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 /// # Safety
 ///
 /// Called by the core as `create_srq` of a device of `T`: `srq` is allocated and not in use, `init`
-/// writable with its type and sizes initialised, `udata` null for a kernel client, else valid and
+/// writable with its type and sizes initialized, `udata` null for a kernel client, else valid and
 /// part of the attributes of a user space verb.
 pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
 /// # Safety
 ///
 /// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` allocated and
-/// initialised where `mask` says so, `udata` null or valid.
+/// initialized where `mask` says so, `udata` null or valid.
 pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,

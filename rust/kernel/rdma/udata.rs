@@ -90,7 +90,7 @@ impl Udata<'_> {
     /// The driver data of a verb, or `None` if a kernel client called it.
     ///
     /// Zeroes the response before the verb has any effect. So a verb without a response leaves no
-    /// uninitialised bytes, and a response that can't be written is noticed before anything is
+    /// uninitialized bytes, and a response that can't be written is noticed before anything is
     /// lost.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ const MAX_ORDER: u32 = 9;
 const FLAGS: u32 =
     bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_ZERO | bit_u32(bindings::___GFP_NOWARN_BIT);
 
-/// A long run is an optimisation, so the allocator does not try hard.
+/// A long run is an optimization, so the allocator does not try hard.
 const RUN_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_NORETRY_BIT);
 
 /// For a single page the allocator tries everything except killing a process: the memory is for one

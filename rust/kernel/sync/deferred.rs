@@ -102,7 +102,7 @@ impl<T: Call> Deferred<T> {
     /// context, and not by the call itself.
     pub fn disable(&self) {
         let inner = &self.0 .0;
-        // SAFETY: The work item is initialised.
+        // SAFETY: The work item is initialized.
         if unsafe { bindings::disable_work_sync(inner.work.get()) } {
             // SAFETY: The work item was queued and will not run, so its reference is ours.
             drop(unsafe { Arc::from_raw(Arc::as_ptr(inner)) });
@@ -129,7 +129,7 @@ impl<T: Call> Handle<T> {
     /// [`Deferred::disable`].
     pub fn queue(&self) {
         let owned = Arc::into_raw(self.0.clone());
-        // SAFETY: The work item is initialised, and valid as long as it owns a reference, and so is
+        // SAFETY: The work item is initialized, and valid as long as it owns a reference, and so is
         // the workqueue.
         let queued = unsafe {
             bindings::queue_work_on(

@@ -74,7 +74,7 @@ pub trait Driver {
     }
 
     /// Called when the device changed its configuration, possibly in interrupt context, where the
-    /// configuration cannot be read.
+    /// configuration can't be read.
     fn config_changed<'bound>(dev: &'bound Device<device::Bound>, this: Pin<&Self::Data<'bound>>) {
         let _ = (dev, this);
         kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)

@@ -337,7 +337,7 @@ impl Device<Core<'_>> {
         if let Err(error) = result {
             dev_dbg!(
                 self.as_ref(),
-                "cannot set the affinity of a queue: {:?}\n",
+                "can't set the affinity of a queue: {:?}\n",
                 error
             );
         }

@@ -132,7 +132,7 @@ wire_enum! {
         Eio = 5,
         /// A limit is reached.
         Enomem = 12,
-        /// The device cannot access the memory.
+        /// The device can't access the memory.
         Efault = 14,
         /// Other objects use the object.
         Ebusy = 16,

@@ -121,7 +121,7 @@ impl Operation {
                 WrOpcode::AtomicFetchAndAdd => Self::FetchAndAdd,
                 WrOpcode::LocalInv => Self::LocalInv,
                 WrOpcode::RegMr => Self::RegMr,
-                // Kernel clients cannot post these operations.
+                // Kernel clients can't post these operations.
                 WrOpcode::BindMw | WrOpcode::Flush | WrOpcode::AtomicWrite => {
                     return Err(InvalidCqe);
                 }

@@ -67,7 +67,7 @@ pub struct Machine {
     pub page_size: u64,
 }
 
-/// The reason why a configuration cannot be used.
+/// The reason why a configuration can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The configuration violates the specification. Names the first field that is out of range.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fragmentation of this machine's memory: each free page is between pages that the kernel cannot
+//! Fragmentation of this machine's memory: each free page is between pages that the kernel can't
 //! move.
 
 use std::fs;
@@ -32,7 +32,7 @@ fn pipe() -> Result<[OwnedFd; 2]> {
 
 /// Allocated pages between free pages.
 ///
-/// The allocated pages are contents of pipes, which the kernel cannot move. It could move pages of
+/// The allocated pages are contents of pipes, which the kernel can't move. It could move pages of
 /// processes and files to create longer runs of free pages.
 pub struct Fragments {
     _pipes: Vec<[OwnedFd; 2]>,

@@ -69,7 +69,7 @@ impl Allocators {
 }
 
 /// A user of a parent domain: allocates memory for queues of one kind, if the domain has
-/// allocators. A domain with users cannot be deallocated.
+/// allocators. A domain with users can't be deallocated.
 ///
 /// # Invariants
 ///

@@ -92,7 +92,7 @@ impl<T> Arc<T> {
 
 impl<T> Clone for Arc<T> {
     fn clone(&self) -> Self {
-        // The count cannot overflow: each counted `Arc` occupies memory.
+        // The count can't overflow: each counted `Arc` occupies memory.
         self.counted().count.fetch_add(1, Ordering::Relaxed);
         // INVARIANT: the new `Arc` was counted above.
         Self {

@@ -67,7 +67,7 @@ pub struct Shared {
 ///
 /// # Invariants
 ///
-/// `shared` is initialised once `alloc_context` has returned the context.
+/// `shared` is initialized once `alloc_context` has returned the context.
 #[repr(C)]
 pub struct Context {
     /// libibverbs' `ibv_context`, the end of a `verbs_context` whose other members lie before it.
@@ -88,7 +88,7 @@ impl Context {
     /// `context` is one that `alloc_context` has made, and still open.
     pub unsafe fn shared<'a>(context: *mut ffi::ibv_context) -> &'a Arc<Shared> {
         // SAFETY: the caller's context is the first field of a Context, whose `shared` is
-        // initialised by the invariants.
+        // initialized by the invariants.
         unsafe { (*context.cast::<Self>()).shared.assume_init_ref() }
     }
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn alloc_context(
             };
             let mut tables = [&OPERATIONS].into_iter().chain(kernel);
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is
-            // initialised here.
+            // initialized here.
             unsafe {
                 if !tables.all(|operations| libibverbs::set_operations(ibv, operations)) {
                     libibverbs::free_context(ibv);

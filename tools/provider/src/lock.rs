@@ -110,7 +110,7 @@ impl<T> Lock<T> {
             match self.acquire() {
                 Ok(()) => return Some(Guard { lock: self }),
                 // Exchanges the state even if it is WANTED already: the end of the batch
-                // synchronises with the exchange.
+                // synchronizes with the exchange.
                 Err(kept @ (KEPT | WANTED)) => {
                     let told = self.state.compare_exchange(
                         kept,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory for objects that are initialised in two steps.
+//! Memory for objects that are initialized in two steps.
 //!
 //! A command fills in libibverbs' structure at the start of an object. Its response has the offsets
 //! of the rings, which the rest of the object needs.
@@ -25,7 +25,7 @@ pub unsafe trait Object {
 }
 
 /// The memory of an object whose libibverbs' structure is zeroed or filled in by a command, and
-/// whose other members are not initialised.
+/// whose other members are not initialized.
 pub struct Place<T: Object>(Box<MaybeUninit<T>>);
 
 impl<T: Object> Place<T> {
@@ -51,7 +51,7 @@ impl<T: Object> Place<T> {
         let start = size_of::<T::Ibv>();
         // SAFETY: source and destination are as long as a `T`. The bytes after libibverbs'
         // structure, the first member, are moved: `value` is not used any more. The place is then
-        // initialised: libibverbs' structure may be all zeroes, or was filled in by a C function.
+        // initialized: libibverbs' structure may be all zeroes, or was filled in by a C function.
         unsafe {
             let from = ptr::from_ref(&*value).cast::<MaybeUninit<u8>>();
             let to = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();

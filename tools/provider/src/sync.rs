@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Synchronisation primitives of std. `tests/loom.rs` replaces them by loom's.
+//! Synchronization primitives of std. `tests/loom.rs` replaces them by loom's.
 
 pub use std::hint::spin_loop;
 pub use std::sync::atomic::AtomicPtr;

@@ -36,7 +36,7 @@ impl<T> Node<Node<T>> {
     /// The child node at `index`, if there is one.
     #[inline(always)]
     fn below(&self, index: usize) -> Option<&Node<T>> {
-        // SAFETY: a node lives until the table is dropped, and is initialised before its address is
+        // SAFETY: a node lives until the table is dropped, and is initialized before its address is
         // stored.
         unsafe { self.0[index].load(Ordering::Acquire).as_ref() }
     }

@@ -18,7 +18,7 @@ use crate::added::Scope;
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::state_document::{Change, Document, LogLevel};
 
-/// The changes by `ctl`, and the file that records them. The lock serialises changes.
+/// The changes by `ctl`, and the file that records them. The lock serializes changes.
 #[derive(Default)]
 pub struct State(Mutex<Changes>);
 

@@ -13,7 +13,7 @@
 //! states of a device that does not work. The virtqueue keeps the buffers that the device holds,
 //! and frees them once the device was reset.
 //!
-//! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
+//! Callers that can't sleep use [`start`](ControlQueue::start): it works in any context, reports
 //! the answer by a callback, and takes a buffer of the caller. The health check looks after these
 //! commands, since no task waits for them: it fails a device that gave one of them an invalid
 //! answer, or has not answered one for [`PATIENCE_MS`], at the latest for twice as long.

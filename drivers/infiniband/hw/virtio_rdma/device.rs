@@ -174,7 +174,7 @@ impl Device {
             }
         };
         dev.find_vqs(vqs).inspect_err(|error| {
-            dev_err!(dev.as_ref(), "cannot set up the virtqueues: {:?}\n", error)
+            dev_err!(dev.as_ref(), "can't set up the virtqueues: {:?}\n", error)
         })?;
         if let Queues::Transport(transport) = &queues {
             transport.limit(&mut limits.queues);

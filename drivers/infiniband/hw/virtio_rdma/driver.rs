@@ -35,7 +35,7 @@ use kernel::{
     }, //
 };
 
-/// Features that the driver cannot do without.
+/// Features that the driver can't do without.
 const REQUIRED: [(Feature, &str); 3] = [
     (Feature::VERSION_1, "VERSION_1"),
     (Feature::ACCESS_PLATFORM, "ACCESS_PLATFORM"),
@@ -109,7 +109,7 @@ impl virtio::Driver for Driver {
                 health_check <- device.health_check(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
-                        dev_err!(dev.as_ref(), "cannot register: {:?}\n", error);
+                        dev_err!(dev.as_ref(), "can't register: {:?}\n", error);
                         let _ = device.shut_down(dev);
                     })?;
                     new_mutex!(Some(ready), "virtio_rdma::driver::ready")

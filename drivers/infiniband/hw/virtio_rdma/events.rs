@@ -102,7 +102,7 @@ impl Handler for EventQueue {
             let _ = handled.push_within_capacity(buffer);
         }
         while let Some(mut buffer) = handled.pop() {
-            // Cannot fail: the buffer was allocated with this length.
+            // Can't fail: the buffer was allocated with this length.
             let _ = buffer.reset(0, Event::SIZE);
             // Fails only for a queue that the device broke, and such a queue needs no buffers.
             let _ = self.queue.add_or_keep(buffer);

@@ -2,7 +2,7 @@
 
 //! Memory that a device may still use, since it never confirmed the destruction of its owner.
 //!
-//! The memory is kept until the device was reset. If the reset cannot be confirmed either, the
+//! The memory is kept until the device was reset. If the reset can't be confirmed either, the
 //! memory is leaked, since the device might write to it when it has another owner. The memory is
 //! also leaked if a PCI function was unplugged without notice: registers that read as all ones do
 //! not prove that all earlier writes of the function have reached memory.

@@ -56,7 +56,7 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let mut space = [0; CONFIG_SIZE];
     dev.read_config(accesses(features), &mut space)
         .inspect_err(|error| {
-            dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);
+            dev_err!(dev.as_ref(), "can't read the configuration: {:?}\n", error);
         })?;
     let machine = Machine {
         cpus: kernel::cpu::nr_cpu_ids(),

@@ -105,7 +105,7 @@ impl NetdevBinding {
         *bound = netdev;
         let netdev = bound.as_ref().map(|(_, netdev)| &**netdev);
         if let Err(error) = self.owner.set_netdev(netdev) {
-            dev_warn!(self.dev, "cannot bind the network device: {:?}\n", error);
+            dev_warn!(self.dev, "can't bind the network device: {:?}\n", error);
         }
     }
 

@@ -30,7 +30,7 @@ const READABLE: u32 = {
         | bindings::ib_qp_attr_mask_IB_QP_RESERVED4)
 };
 
-/// Attributes of which each byte has the pattern that gcc gives to uninitialised variables.
+/// Attributes of which each byte has the pattern that gcc gives to uninitialized variables.
 fn pattern() -> MaybeUninit<bindings::ib_qp_attr> {
     let mut attr = MaybeUninit::<bindings::ib_qp_attr>::uninit();
     let start = attr.as_mut_ptr().cast::<MaybeUninit<u8>>();
@@ -69,7 +69,7 @@ suite! { rust_rdma_qp_attr {
     fn an_attribute_is_readable_only_if_the_mask_names_it() {
         let attr = pattern();
         for bit in (0..u32::BITS).map(|bit| 1u32 << bit) {
-            // SAFETY: All bytes are initialised.
+            // SAFETY: All bytes are initialized.
             let modification = unsafe { QpModification::new(&attr, bit) };
             check!(readable(&modification) == bit & READABLE);
         }
@@ -78,7 +78,7 @@ suite! { rust_rdma_qp_attr {
     /// Rights are a signed number in the core's structure.
     fn all_bits_of_rights_are_passed_on() {
         let attr = pattern();
-        // SAFETY: All bytes are initialised.
+        // SAFETY: All bytes are initialized.
         let modification = unsafe { QpModification::new(&attr, QpAttrMask::ACCESS_FLAGS.0) };
         check!(modification.qp_access_flags() == Some(0xfefe_fefe));
     }

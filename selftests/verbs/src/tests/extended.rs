@@ -288,7 +288,7 @@ pub fn destination(session: &mut Session) -> Result<()> {
     end.cq.expect_empty()
 }
 
-/// Parent domain and thread domain cannot be deallocated while a QP is in the parent domain.
+/// Parent domain and thread domain can't be deallocated while a QP is in the parent domain.
 pub fn parent_domain(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;
     let cq = create_cq(&session.context, 16, |_| ())?;

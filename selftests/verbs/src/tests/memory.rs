@@ -208,7 +208,7 @@ pub fn several_rights(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Memory that is read-only for the process can be sent, but cannot be registered for writing.
+/// Memory that is read-only for the process can be sent, but can't be registered for writing.
 pub fn read_only(session: &mut Session) -> Result<()> {
     static CONSTANT: [u8; 5000] = [0x3d; 5000];
     let end = Endpoint::connect(session, &Options::default())?;

@@ -11,7 +11,7 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
 
-/// The queue sizes of a QP cannot change: ib_core's table of transitions allows no new sizes.
+/// The queue sizes of a QP can't change: ib_core's table of transitions allows no new sizes.
 // abi: R-211
 pub fn sizes(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

@@ -256,7 +256,7 @@ pub fn unreliable(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Windows cannot be bound on UD QPs.
+/// Windows can't be bound on UD QPs.
 // abi: R-395
 pub fn datagram(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -435,7 +435,7 @@ pub fn zero_based(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// An MR cannot be deregistered while a window is bound to it.
+/// An MR can't be deregistered while a window is bound to it.
 // abi: R-412
 pub fn keeps_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -460,7 +460,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Memory and rights of an MR cannot be changed while a window is bound to it.
+/// Memory and rights of an MR can't be changed while a window is bound to it.
 // abi
 pub fn keeps_memory(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

@@ -14,7 +14,7 @@ use crate::device::harness::{wait, Cq, Vm};
 /// Slots of a QP's send queue. Only one work request is outstanding at a time.
 const DEPTH: u32 = 2;
 /// Minimum pause between two messages, and maximum random addition in µs: the sender is sparse and
-/// not synchronised with the workers.
+/// not synchronized with the workers.
 const PAUSE: Duration = Duration::from_micros(100);
 const MORE: u64 = 100;
 

@@ -3,8 +3,8 @@
 //! Compares whether the switch and the engine classify a frame as RoCE, and whether the frame was
 //! built as RoCE.
 //!
-//! A filter that does not recognise all frames which a receiver treats as RoCE lets forged packets
-//! pass. A filter that recognises other frames as RoCE drops frames of other protocols.
+//! A filter that does not recognize all frames which a receiver treats as RoCE lets forged packets
+//! pass. A filter that recognizes other frames as RoCE drops frames of other protocols.
 
 use arbitrary::{Arbitrary, Unstructured};
 use roce::headers::Bth;

@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Initialises the device up to DRIVER_OK, like a driver that follows the rules.
+    /// Initializes the device up to DRIVER_OK, like a driver that follows the rules.
     fn set_up(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         self.register(STATUS.0, STATUS.1, 0);
         self.serve_tasks();

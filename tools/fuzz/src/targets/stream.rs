@@ -196,7 +196,7 @@ impl Run<'_> {
         self.command(input, command::SET_IRQS, &payload, &fds)
     }
 
-    /// Initialises the device up to DRIVER_OK, like a driver that follows the rules.
+    /// Initializes the device up to DRIVER_OK, like a driver that follows the rules.
     fn set_up(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let reset = [(STATUS.0, STATUS.1, 0)];
         self.session.write_registers(&reset);

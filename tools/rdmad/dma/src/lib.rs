@@ -12,7 +12,7 @@
 //! and the thread that unmaps must not hold a view.
 //!
 //! The guest may change its memory during every access, so there are no references into guest
-//! memory: data is copied, and words that synchronise are accessed as atomics. Words are in host
+//! memory: data is copied, and words that synchronize are accessed as atomics. Words are in host
 //! byte order; virtio's words are little-endian.
 //!
 //! Guest memory must be a memfd or a file on tmpfs or hugetlbfs. Any other file system could block

@@ -28,7 +28,7 @@ pub const MAX_REGIONS: usize = 128;
 /// The DMA map of one VM.
 pub struct DmaSpace {
     pub(crate) current: ArcSwap<Snapshot>,
-    /// Serialises changes of the map.
+    /// Serializes changes of the map.
     pub(crate) change: Mutex<Changes>,
     /// Number of mapped bytes, and its limit: all VMs share the address space of the process.
     mapped: MemoryBudget,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Initialisation, control queue, events and doorbells of the driver.
+//! Initialization, control queue, events and doorbells of the driver.
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -73,7 +73,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The driver of an initialised device.
+/// The driver of an initialized device.
 pub struct Driver {
     pub memory: Rc<Memory>,
     pub features: u64,
@@ -91,7 +91,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Initialises the device at `socket` with the device features `wanted` and the required
+    /// Initializes the device at `socket` with the device features `wanted` and the required
     /// features of virtio.
     pub fn new(socket: &Path, wanted: u64) -> Driver {
         let memory = Memory::new();
@@ -113,13 +113,13 @@ impl Driver {
             function,
             memory,
         };
-        driver.initialise();
+        driver.initialize();
         driver
     }
 
-    /// Resets the device and initialises it, with virtqueues in new memory, in the order of virtio
+    /// Resets the device and initializes it, with virtqueues in new memory, in the order of virtio
     /// 1.3, 3.1.1.
-    pub fn initialise(&mut self) {
+    pub fn initialize(&mut self) {
         self.reset();
         self.control = Virtqueue::new(&self.memory, ENTRIES);
         self.events = Virtqueue::new(&self.memory, ENTRIES);
@@ -338,10 +338,10 @@ impl Driver {
         }
     }
 
-    /// Initialises the device with event buffers of at least `room` bytes.
-    pub fn initialise_with(&mut self, room: u32) {
+    /// Initializes the device with event buffers of at least `room` bytes.
+    pub fn initialize_with(&mut self, room: u32) {
         self.event_room = room;
-        self.initialise();
+        self.initialize();
     }
 
     /// Waits for DEVICE_NEEDS_RESET.

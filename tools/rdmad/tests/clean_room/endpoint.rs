@@ -217,7 +217,7 @@ impl Endpoint {
             .map(drop)
     }
 
-    /// Resets the device, which destroys all objects, and initialises it again. Asserts that the
+    /// Resets the device, which destroys all objects, and initializes it again. Asserts that the
     /// old handles are invalid.
     pub fn forget(&mut self) {
         let handles = [
@@ -228,7 +228,7 @@ impl Endpoint {
             (command::DESTROY_PD, self.pd),
         ];
         assert_eq!(add_gid(&mut self.driver, self.gid), Err(EEXIST));
-        self.driver.initialise();
+        self.driver.initialize();
         for (command, handle) in handles {
             assert_eq!(self.destroy(command, handle), Err(EINVAL), "{command}");
         }

@@ -141,7 +141,7 @@ fn lost_memory_costs_the_daemon_few_mappings() {
             assert!(after <= before + 2 * FEW, "{path}: {before}, then {after}");
             // With whole memory, the port works again.
             ftruncate(&ours.file, SIZE).unwrap();
-            from.driver.initialise();
+            from.driver.initialize();
             assert_eq!(from.state(), Err(EINVAL));
         }
         assert_eq!(witness.state(), Ok(state::RESET));

@@ -188,7 +188,7 @@ fn a_short_event_buffer_stops_the_device() {
         b.recv_cq.demand(&mut b.driver);
         assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
         for room in [EVENT - 1, EVENT] {
-            a.driver.initialise_with(room);
+            a.driver.initialize_with(room);
             let mut cq = completion_queue(&mut a.driver, 0, 7);
             cq.demand(&mut a.driver);
             match room {

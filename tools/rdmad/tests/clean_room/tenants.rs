@@ -31,7 +31,7 @@ fn on_both_paths(test: impl Fn(&Path, &Daemon)) {
     }
 }
 
-/// Adds port c and initialises its device.
+/// Adds port c and initializes its device.
 fn arrive(dir: &Path) -> Endpoint {
     let socket = dir.join("c");
     let port = format!("c,vfio={},mac=52:54:00:09:00:03", socket.display());
@@ -69,7 +69,7 @@ fn usage(daemon: &Daemon) -> (usize, usize, u64) {
     (count("task"), count("fd"), data.unwrap().parse().unwrap())
 }
 
-/// Two ports exchange data while a third one is added, initialised and removed.
+/// Two ports exchange data while a third one is added, initialized and removed.
 #[test]
 fn ports_come_and_go_and_nothing_grows() {
     on_both_paths(|dir, daemon| {

@@ -210,7 +210,7 @@ mod tests {
         message
     }
 
-    /// An eventfd with the counter `mark`, by which a test recognises it.
+    /// An eventfd with the counter `mark`, by which a test recognizes it.
     fn marked(mark: u16) -> OwnedFd {
         eventfd(mark.into(), EventfdFlags::NONBLOCK).unwrap()
     }

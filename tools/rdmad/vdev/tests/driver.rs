@@ -435,7 +435,7 @@ fn a_device_may_serve_a_queue_itself() {
 fn a_function_that_nobody_set_up_hears_no_kicks() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    // The driver notifies the device without initialising it, as in a VM that was restored from a
+    // The driver notifies the device without initializing it, as in a VM that was restored from a
     // snapshot.
     driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
     driver.write16(reg::NOTIFY, 0);

@@ -227,7 +227,7 @@ impl Limits {
                 };
                 let is_event_queue = (1..=self.event_queues).contains(&number.into());
                 let events = if is_event_queue { EVENT_QUEUE_SIZE } else { 0 };
-                // Each value is at most 2,048, so the cast cannot truncate.
+                // Each value is at most 2,048, so the cast can't truncate.
                 entries.max(events).next_power_of_two() as u16
             })
             .collect()

@@ -172,7 +172,7 @@ impl PortPacer {
         }
         let (least, most) = (least as u64, most as u64);
         let bytes = &mut self.buckets.lock().bytes;
-        // `taken` is at most `most`, so the cast cannot truncate.
+        // `taken` is at most `most`, so the cast can't truncate.
         bytes
             .take(now, &mut share.bytes, least, most)
             .map(|taken| taken as usize)
@@ -256,7 +256,7 @@ impl Bucket {
 
     /// The bytes or messages that the rate carries in `time`, which must be less than a second.
     fn carried(&self, time: Duration) -> u64 {
-        // The result is less than the rate, so the cast cannot truncate.
+        // The result is less than the rate, so the cast can't truncate.
         (u128::from(self.rate) * time.as_nanos() / UNIT.unsigned_abs()) as u64
     }
 
@@ -287,7 +287,7 @@ impl Bucket {
             let wanted = most.saturating_sub(share.left);
             let more = free.min(wanted.into());
             self.credit -= more * UNIT;
-            // `more` is at most `wanted`, so the casts cannot truncate.
+            // `more` is at most `wanted`, so the casts can't truncate.
             let taken = most.min(share.left + more as u64);
             share.left = share.left + more as u64 - taken;
             // No underflow: `taken` is at least `least`, which includes the owed amount.

@@ -156,7 +156,7 @@ impl EngineQueues {
     }
 
     /// The frames that the engine has sent. The engine calls the switch's thread again for later
-    /// ones. The swap synchronises with senders that found the flag set, so their frames are
+    /// ones. The swap synchronizes with senders that found the flag set, so their frames are
     /// visible in the queue.
     pub(crate) fn sent(self: &Arc<Self>) -> Sent {
         self.outgoing.has_called.swap(false, Ordering::SeqCst);

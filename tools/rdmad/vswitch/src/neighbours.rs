@@ -14,7 +14,7 @@ use crate::engine_queues::EngineQueues;
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     engines: ArcSwap<MacIndex<Arc<EngineQueues>>>,
-    /// Serialises changes of the list.
+    /// Serializes changes of the list.
     changes: Mutex<()>,
 }
 

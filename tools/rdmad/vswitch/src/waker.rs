@@ -42,7 +42,7 @@ impl Waker {
     }
 
     /// Begins a round of the thread. To be called before the queues are read: what is queued later
-    /// causes another round. The swap synchronises with the threads that woke this one, so what
+    /// causes another round. The swap synchronizes with the threads that woke this one, so what
     /// they queued is visible.
     pub(crate) fn get_up(&self) {
         self.state.swap(AWAKE, Ordering::SeqCst);

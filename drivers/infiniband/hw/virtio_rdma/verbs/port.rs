@@ -102,7 +102,7 @@ impl Ports for IbDevice {
     /// device.
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
-        // A device that cannot be told cannot be asked either.
+        // A device that can't be told can't be asked either.
         let _ = port_state::tell(this);
         let mut response = match ask(&this.device) {
             Err(_) if !this.device.lifecycle().is_working() => RspQueryPort {

@@ -66,7 +66,7 @@ fn enumerations() {
     values!(DoorbellKind: u8 = 1..=4);
 }
 
-/// Enumerations in which neighbors have similar values: the test above would not notice a swap.
+/// Enumerations in which neighbours have similar values: the test above would not notice a swap.
 // abi
 #[test]
 fn names_have_their_values() {

@@ -158,7 +158,7 @@ pub fn region_gone_remote(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A SEND cannot invalidate the key of a registered region: the request fails, and the key stays
+/// A SEND can't invalidate the key of a registered region: the request fails, and the key stays
 /// valid.
 // abi: R-356
 pub fn invalidate_user_key(session: &mut Session) -> Result<()> {

@@ -192,7 +192,7 @@ impl<R> Responder<R> {
                 return Err(Rejection::Fail(QpError { event: None }));
             }
         }
-        // The sum is at most `recv.length`, so it cannot overflow.
+        // The sum is at most `recv.length`, so it can't overflow.
         let received = received + payload.len() as u32;
         if position.ends() {
             completion.byte_len = received;
@@ -249,7 +249,7 @@ impl<R> Responder<R> {
             env.complete_recv(recv, completion);
         }
         if !position.ends() {
-            // The sum is at most `reth.length`, so it cannot overflow.
+            // The sum is at most `reth.length`, so it can't overflow.
             let received = received + payload.len() as u32;
             self.message = Some(MessageInProgress::Write { reth, received });
         }

@@ -503,7 +503,7 @@ impl Driver {
         self.write16(reg::QUEUE_ENABLE, 1);
     }
 
-    /// Initialises the device up to DRIVER_OK, with two queues of 16 descriptors.
+    /// Initializes the device up to DRIVER_OK, with two queues of 16 descriptors.
     pub fn start(&mut self) {
         assert_eq!(self.negotiate(FEATURE | TRANSPORT), 11);
         self.write16(reg::CONFIG_VECTOR, 0);

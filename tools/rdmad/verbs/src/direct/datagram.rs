@@ -153,7 +153,7 @@ pub(crate) fn deliver(
     Ok(DatagramStep::Sent)
 }
 
-/// Copies all `len` bytes of a datagram, which cannot be continued in another turn.
+/// Copies all `len` bytes of a datagram, which can't be continued in another turn.
 fn move_all(from: &mut Message<'_>, to: &mut Message<'_>, len: usize) -> Result<(), Side> {
     let mut done = 0;
     loop {

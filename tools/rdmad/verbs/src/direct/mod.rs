@@ -349,7 +349,7 @@ impl Transfer {
         target.establish(recv);
 
         let left = self.wr.length - self.done;
-        // `left` has 32 bits, so the casts cannot truncate.
+        // `left` has 32 bits, so the casts can't truncate.
         let limit = match self.wr.op {
             // Atomic operations are executed in one step.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
@@ -412,7 +412,7 @@ impl Transfer {
         }
         moved?;
         self.count(turn, target, len, spent, last);
-        // `len` is at most the length of the message, so the cast cannot truncate.
+        // `len` is at most the length of the message, so the cast can't truncate.
         self.done += len as u32;
         if last {
             let packets = packets(self.wr.length, *mtu);
@@ -500,7 +500,7 @@ impl Transfer {
             return 0;
         };
         let span = frame_span(&self.wr.op, connection.mtu);
-        // Both are at most the length of the message, so the casts cannot truncate.
+        // Both are at most the length of the message, so the casts can't truncate.
         let frame = |bytes: usize| (self.done + bytes as u32).div_ceil(span);
         let frames = frame(len)..frame(allowed);
         let size = |index| request_size(service(turn.qp), connection, &self.wr, index);

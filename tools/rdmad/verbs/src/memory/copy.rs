@@ -303,7 +303,7 @@ impl<'a> Message<'a> {
             into = offset.wrapping_sub(self.run.start);
         }
         let len = (max as u64).min(self.run.len - into);
-        // `len` is at most `max`, so the cast cannot truncate.
+        // `len` is at most `max`, so the cast can't truncate.
         Ok((self.run.iova + into, len as usize))
     }
 
@@ -446,10 +446,10 @@ pub(crate) fn transfer(
     let mut at = offset;
     while at < end_of_body {
         if at > offset && budget.is_overdrawn() {
-            // The difference is at most `len`, so the cast cannot truncate.
+            // The difference is at most `len`, so the cast can't truncate.
             return Ok((at - offset) as usize);
         }
-        // Both differences are at most `len`, so the casts cannot truncate.
+        // Both differences are at most `len`, so the casts can't truncate.
         let left = (end - at) as usize;
         let body_left = (end_of_body - at) as usize;
         let most = left.min(CHUNK).min(budget.until_look());
@@ -479,7 +479,7 @@ pub(crate) fn transfer(
         };
         budget.charge_bytes(moved);
         at += moved as u64;
-        // `end_of_body - at` is at most `len`, so the cast cannot truncate.
+        // `end_of_body - at` is at most `len`, so the cast can't truncate.
         at += transfer_pages(from, to, at, (end_of_body - at) as usize)? as u64;
     }
     if at < end {

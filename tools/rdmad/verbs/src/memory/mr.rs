@@ -341,7 +341,7 @@ impl MrTable {
 
     /// Replaces the memory, rights and PD of MR `number`. The key stays the same. `charge` is
     /// `None` if the pages stay the same. Workers may use the old memory until the caller has
-    /// synchronised with them. After that the caller must call [`replaced`](Self::replaced).
+    /// synchronized with them. After that the caller must call [`replaced`](Self::replaced).
     ///
     /// # Errors
     ///
@@ -372,7 +372,7 @@ impl MrTable {
     }
 
     /// Ends the replacement of MR `number`: fills its cache entry. The caller must have
-    /// synchronised with all workers.
+    /// synchronized with all workers.
     pub(crate) fn replaced(&self, number: MrNumber) {
         let flat = |mr: &Mr| {
             let region = mr.fixed()?;
@@ -384,7 +384,7 @@ impl MrTable {
     }
 
     /// Removes an MR: its key is invalid from now on. Workers may use the memory until the caller
-    /// has synchronised with them. After that [`release`](Self::release) frees the number.
+    /// has synchronized with them. After that [`release`](Self::release) frees the number.
     ///
     /// # Errors
     ///
@@ -403,7 +403,7 @@ impl MrTable {
 
     /// Revokes an MR that was created with its memory and does not permit windows: its keys are
     /// invalid from now on, but not reused. Workers may use the memory until the caller has
-    /// synchronised with them. Returns whether there is such an MR.
+    /// synchronized with them. Returns whether there is such an MR.
     pub(crate) fn revoke(&self, number: MrNumber) -> bool {
         let revoke = |mr: &Mr| {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);

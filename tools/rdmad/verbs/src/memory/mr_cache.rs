@@ -91,7 +91,7 @@ impl MrCache {
         entry.tag.store(tag, Ordering::Release);
     }
 
-    /// Clears the entry of MR `number`. The caller must synchronise with the workers before it
+    /// Clears the entry of MR `number`. The caller must synchronize with the workers before it
     /// fills the entry again.
     pub(super) fn clear(&self, number: MrNumber) {
         if let Some(entry) = self.entry(number) {

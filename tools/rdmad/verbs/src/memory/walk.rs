@@ -96,7 +96,7 @@ pub(super) fn copy(
         target.prepare().ok_or(Missing::Target)?;
         let now = source.contiguous.min(target.contiguous).min(left);
         let now = now.min(CHUNK.min(budget.until_look()) as u64);
-        // `now` is at most `max`, so the casts cannot truncate. At the end of a region of guest
+        // `now` is at most `max`, so the casts can't truncate. At the end of a region of guest
         // memory, its piece is shorter.
         let bytes = source.region.piece(source.iova, now as usize);
         let room = target.region.piece_mut(target.iova, now as usize);
@@ -112,6 +112,6 @@ pub(super) fn copy(
     let len = most - left;
     source.limit -= len;
     target.limit -= len;
-    // `len` is at most `max`, so the cast cannot truncate.
+    // `len` is at most `max`, so the cast can't truncate.
     Ok(len as usize)
 }

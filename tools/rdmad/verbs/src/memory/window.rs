@@ -152,7 +152,7 @@ impl WindowTable {
     }
 
     /// Removes a window: its key is invalid from now on. Workers may use the window until the
-    /// caller has synchronised with them. After that [`release`](Self::release) frees the number.
+    /// caller has synchronized with them. After that [`release`](Self::release) frees the number.
     pub(crate) fn remove(&self, number: MwNumber) -> Option<Arc<Window>> {
         self.table.remove(number)
     }

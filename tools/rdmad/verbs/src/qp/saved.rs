@@ -96,7 +96,7 @@ struct RecvState {
 }
 
 /// State of the protocol machine that receives.
-#[allow(clippy::large_enum_variant)] // Plain data: a field cannot be behind a pointer.
+#[allow(clippy::large_enum_variant)] // Plain data: a field can't be behind a pointer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecvMachine {

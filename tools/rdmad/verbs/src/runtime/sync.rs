@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads, time and synchronisation primitives for `scheduler`. `tests/loom` has the counterparts
+//! Threads, time and synchronization primitives for `scheduler`. `tests/loom` has the counterparts
 //! for the model checker.
 
 use std::io;

@@ -97,7 +97,7 @@ impl Snapshots {
 
     /// Number of WQEs for which there is memory, including those that are being executed.
     fn count(&self) -> u16 {
-        // The result is at most the `count` given to `make_room`, so the cast cannot truncate.
+        // The result is at most the `count` given to `make_room`, so the cast can't truncate.
         (self.bytes.len() / self.stride) as u16
     }
 

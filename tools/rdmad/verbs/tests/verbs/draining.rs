@@ -29,7 +29,7 @@ fn drain(p: &Pair<'_>, notify: u8) {
         .unwrap();
 }
 
-/// Moves A to SQD while one SEND has begun that cannot complete without a receive, and three later
+/// Moves A to SQD while one SEND has begun that can't complete without a receive, and three later
 /// SENDs have not begun.
 fn begin(p: &Pair<'_>) {
     p.qa.post(&p.send(1, 10));

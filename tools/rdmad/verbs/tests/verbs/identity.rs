@@ -192,7 +192,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
     }
 }
 
-/// Numbers and keys of other objects cannot be guessed from those of one's own objects.
+/// Numbers and keys of other objects can't be guessed from those of one's own objects.
 // abi
 #[test]
 fn keys_and_numbers_do_not_follow_each_other() {

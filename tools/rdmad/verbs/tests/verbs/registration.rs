@@ -373,7 +373,7 @@ fn the_peer_invalidates_what_it_may_not() {
     each(|p| {
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
         let send = Wr::new(1, WrOpcode::SendWithInv).local(&p.ma, 0, 10);
-        // A permanently registered MR cannot be invalidated.
+        // A permanently registered MR can't be invalidated.
         p.qa.post_bytes(&with_inv(&send, p.mb.key));
         assert_ne!(p.cq_a.next().status, WcStatus::Success.value());
         assert_ne!(p.cq_b.next().status, WcStatus::Success.value());

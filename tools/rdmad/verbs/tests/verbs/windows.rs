@@ -513,7 +513,7 @@ fn type_1_is_reached_through_any_qp_and_type_2_through_its_own() {
             }
             p.cq_a.expect(2, WcStatus::RemAccessErr);
             qb.wait_for(QpState::Err);
-            // The other QP cannot invalidate the window either.
+            // The other QP can't invalidate the window either.
             let (_, qb) = second_pair(p);
             qb.post_bytes(&local_inv(3, mw.key));
             p.cq_b.expect(3, WcStatus::MwBindErr);

@@ -53,7 +53,7 @@ impl<R> Responder<R> {
                 return Err(NakReason::Fatal(NakCode::RemoteOperational, None));
             }
         }
-        // The sum is at most `recv.length`, so it cannot overflow.
+        // The sum is at most `recv.length`, so it can't overflow.
         let received = received + payload.len() as u32;
         if position.ends() {
             completion.byte_len = received;
@@ -110,7 +110,7 @@ impl<R> Responder<R> {
         } else {
             env.write(at, payload, position.ends())
         };
-        // The sum is at most `reth.length`, so it cannot overflow.
+        // The sum is at most `reth.length`, so it can't overflow.
         let received = received + payload.len() as u32;
         self.message = (!position.ends()).then_some(RequestInProgress::Write { reth, received });
         if let Some((recv, imm)) = recv {

@@ -108,7 +108,7 @@ impl Pacer {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let earned = nanos * u128::from(self.limit.rate);
         let sum = u128::from(self.credit) + earned;
-        // `min` with the capacity, so the cast cannot truncate.
+        // `min` with the capacity, so the cast can't truncate.
         self.credit = sum.min(self.capacity.into()) as u64;
         self.at = self.at.max(now);
     }

@@ -182,7 +182,7 @@ impl PortFlows {
     /// one turn.
     pub(crate) fn set_home(&self, flow: Flow, worker: usize) {
         if let Some(FlowState(state)) = self.states.get(flow.get() as usize) {
-            // `worker` is below MAX_WORKERS, so the cast cannot truncate.
+            // `worker` is below MAX_WORKERS, so the cast can't truncate.
             let home = |old| Some(old & BULK | worker as u8);
             let _ = state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, home);
         }

@@ -39,7 +39,7 @@ fn management_datagrams() {
     });
 }
 
-/// A process cannot send to QP 1. It may not set the Q_Key of QP 1, and a work request with that
+/// A process can't send to QP 1. It may not set the Q_Key of QP 1, and a work request with that
 /// Q_Key uses the Q_Key of its own QP.
 // abi
 #[test]

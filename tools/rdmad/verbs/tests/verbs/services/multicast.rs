@@ -223,7 +223,7 @@ fn who_leaves_a_group_hears_it_no_more() {
     });
 }
 
-/// If one member of a group cannot receive a datagram, the other members still receive it.
+/// If one member of a group can't receive a datagram, the other members still receive it.
 // abi
 #[test]
 fn members_take_datagrams_each_for_itself() {

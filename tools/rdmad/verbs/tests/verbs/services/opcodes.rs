@@ -120,7 +120,7 @@ fn invalidation_belongs_to_reliable_connections() {
 fn a_send_invalidates_no_key_that_is_not_for_it() {
     each(|p| {
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
-        // An MR that was registered by a command cannot be invalidated.
+        // An MR that was registered by a command can't be invalidated.
         let wr = p.wr(1, WrOpcode::SendWithInv, 64);
         p.fails(&wr.imm(p.mb.key.to_le_bytes()), WcStatus::RemAccessErr);
         p.cq_b.expect(2, WcStatus::RemInvReqErr);
