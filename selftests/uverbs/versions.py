@@ -177,7 +177,7 @@ def responses(path, gid_index):
             _, told = verb.call(verb.request, room)
             assert len(told) == room
             beyond = told[verb.response :]
-            assert not any(beyond), f"{name}: {beyond.hex()} behind the response"
+            assert not any(beyond), f"{name}: {beyond.hex()} after the response"
             known = told[: verb.response]
             assert b"\xa5\xa5\xa5\xa5" not in known, f"{name}: not written: {known.hex()}"
         print(f"{name}: {verb.response} bytes")

@@ -88,7 +88,7 @@ suite! { rust_virtio {
     fn a_buffer_that_is_reset_is_zero() {
         let mut buffer = Buffer::new(4, 4, (), GFP_KERNEL)?;
         buffer.readable_mut().fill(0xff);
-        // Bytes behind the end are zeroed too, since a later use may be longer.
+        // Bytes after the end are zeroed too, since a later use may be longer.
         buffer.reset(2, 2)?;
         buffer.set_len(4, 4)?;
         check!(buffer.readable_mut().iter().all(|byte| *byte == 0));

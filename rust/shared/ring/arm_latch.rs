@@ -14,7 +14,7 @@ pub struct ArmLatch {
     slots: u32,
     /// The producer's position, in 64 bits.
     position: u64,
-    /// Position behind the last solicited completion.
+    /// Position after the last solicited completion.
     solicited: u64,
     /// The arm word from which `from` was computed.
     word: u64,
@@ -30,7 +30,7 @@ pub struct ArmLatch {
 pub struct ArmLatchState {
     /// The producer's position, in 64 bits.
     pub position: u64,
-    /// Position behind the last solicited completion.
+    /// Position after the last solicited completion.
     pub solicited: u64,
     /// The arm word from which `from` was computed.
     pub word: u64,

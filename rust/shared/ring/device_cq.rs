@@ -12,7 +12,7 @@ use super::RingMemory;
 #[derive(Debug)]
 pub struct DeviceCq {
     layout: RingLayout,
-    /// Position behind the last CQE, published or not.
+    /// Position after the last CQE, published or not.
     produced: u32,
     /// The producer's position, as published to the driver.
     published: u32,

@@ -18,7 +18,7 @@ use super::SharedSlots;
 pub struct SharedQueue<L> {
     layout: RingLayout,
     slots: SharedSlots<L>,
-    /// Position behind the last slot that was offered.
+    /// Position after the last slot that was offered.
     head: u32,
     /// The producer's position, as published to the device.
     published: u32,

@@ -49,7 +49,7 @@ impl WorkQueue {
         self.slots.reserve()
     }
 
-    /// Position behind the last reserved slot.
+    /// Position after the last reserved slot.
     #[inline]
     pub fn reserved(&self) -> u32 {
         self.slots.reserved()

@@ -13,11 +13,11 @@ use super::RingError;
 #[derive(Debug)]
 pub struct WorkSlots {
     slots: u32,
-    /// Position behind the last reserved slot.
+    /// Position after the last reserved slot.
     head: u32,
-    /// Position behind the last slot that the device may fetch.
+    /// Position after the last slot that the device may fetch.
     published: u32,
-    /// Position behind the last free slot: the position of the oldest slot in use plus the number
+    /// Position after the last free slot: the position of the oldest slot in use plus the number
     /// of slots.
     end: u32,
 }
@@ -44,13 +44,13 @@ impl WorkSlots {
         self.end.wrapping_sub(self.head)
     }
 
-    /// Position behind the last reserved slot.
+    /// Position after the last reserved slot.
     #[inline]
     pub fn reserved(&self) -> u32 {
         self.head
     }
 
-    /// Position behind the last published slot.
+    /// Position after the last published slot.
     #[inline]
     pub fn published(&self) -> u32 {
         self.published

@@ -103,7 +103,7 @@ impl Root {
 
 /// The numbers after each [`SUFFIX`] in a library.
 fn numbers(library: &[u8]) -> Vec<u32> {
-    let mut numbers: Vec<_> = behind(library, SUFFIX)
+    let mut numbers: Vec<_> = after(library, SUFFIX)
         .filter_map(|rest| Some(number(rest)?.0))
         .collect();
     numbers.sort_unstable();
@@ -113,15 +113,15 @@ fn numbers(library: &[u8]) -> Vec<u32> {
 
 /// The version of glibc in a C library.
 fn glibc(library: &[u8]) -> Option<(u32, u32)> {
-    behind(library, RELEASE).find_map(|rest| {
+    after(library, RELEASE).find_map(|rest| {
         let (major, rest) = number(rest)?;
         let (minor, _) = number(rest.strip_prefix(b".")?)?;
         Some((major, minor))
     })
 }
 
-/// The bytes behind each occurrence of a text.
-fn behind<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+/// The bytes after each occurrence of a text.
+fn after<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     let windows = bytes.windows(text.len()).enumerate();
     windows
         .filter(move |(_, window)| *window == text)

@@ -305,7 +305,7 @@ fn opcodes_of_other_types_and_of_the_kernel_are_refused() {
 
 // abi
 #[test]
-fn inline_payload_is_gathered_behind_one_sge() {
+fn inline_payload_is_gathered_after_one_sge() {
     let shared = shared();
     let cq = cq(&shared, 8);
     let qp = qp(&shared, &cq, &CAP, QPN);
@@ -488,7 +488,7 @@ fn capabilities_that_no_queue_has_are_refused() {
 fn inline_room_is_what_the_slots_have() {
     let shared = shared();
     let cq = cq(&shared, 8);
-    // The longest WQE of a QP: its SGEs, or its inline payload behind 91 bytes.
+    // The longest WQE of a QP: its SGEs, or its inline payload after 91 bytes.
     for (sges, asked, room) in [
         (0, 0, 37),
         (1, 0, 37),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receivers of events: the table behind the [cookies](Cookie).
+//! Receivers of events: the table of the [cookies](Cookie).
 //!
 //! Entry 0 is the device itself. An event takes no lock: entries never move, and the call of a
 //! target writes only to the target's entry. So event queues do not disturb each other.

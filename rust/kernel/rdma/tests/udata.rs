@@ -66,7 +66,7 @@ impl Verb {
         unsafe { Udata::of_process(self.raw()) }
     }
 
-    /// The bytes of the response and the bytes behind them.
+    /// The bytes of the response and the bytes after them.
     fn response(&self) -> Result<[u8; 32]> {
         let mut bytes = [0; 32];
         UserSlice::new(UserPtr::from_addr(self.memory.address + RESPONSE), 32)
@@ -108,7 +108,7 @@ fn request<const N: usize, const MIN: usize>(given: &[u8]) -> Result<[u8; N]> {
     Ok(Verb::new(given, 0)?.udata()?.request::<Data<N, MIN>>()?.0)
 }
 
-/// The expected bytes: a response of `len` bytes, which are `written` and then zeroes, and behind
+/// The expected bytes: a response of `len` bytes, which are `written` and then zeroes, and after
 /// it the initial bytes.
 fn expected(written: &[u8], len: usize) -> [u8; 32] {
     core::array::from_fn(|at| match at {

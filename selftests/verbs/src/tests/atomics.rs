@@ -134,7 +134,7 @@ pub fn misaligned(session: &mut Session) -> Result<()> {
     })
 }
 
-/// A word behind the end of the memory is refused.
+/// A word past the end of the memory is refused.
 // abi: R-667
 pub fn out_of_range(session: &mut Session) -> Result<()> {
     denied(session, ffi::IBV_WC_REM_ACCESS_ERR, |remote, mr| Remote {

@@ -48,7 +48,7 @@ const SIZES: [usize; 34] = [
     (5 << 20) + 3,
     LARGEST,
 ];
-/// Number of bytes before and behind a message that must not change.
+/// Number of bytes before and after a message that must not change.
 const GUARD: usize = 64;
 /// Value of the guard bytes.
 const GUARD_BYTE: u8 = 0xc7;
@@ -89,7 +89,7 @@ fn verify(mr: &Mr, size: usize) -> Result<()> {
         &[GUARD_BYTE; GUARD],
     )?;
     compare(
-        &format!("behind {size}"),
+        &format!("after {size}"),
         &found[GUARD + size..],
         &[GUARD_BYTE; GUARD],
     )

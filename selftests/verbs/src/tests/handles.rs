@@ -45,7 +45,7 @@ pub fn address(session: &mut Session) -> Result<()> {
         });
         let error = refused(what, result)?;
         // The error depends on the length of the GID table: ENODATA for an empty entry, EINVAL for
-        // an index behind the table.
+        // an index past the table.
         ensure!(
             matches!(errno(&error), Some(EINVAL | ENODATA)),
             "{what}: {error:#}"

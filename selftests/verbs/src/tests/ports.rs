@@ -84,7 +84,7 @@ pub fn down(session: &mut Session) -> Result<()> {
             session.peer.meet()?;
             compare("the first message", &mr.read(0, 100), &message)?;
             let rest = mr.read(100, SIZE - 100);
-            compare("behind it", &rest, &[0x77; SIZE - 100])?;
+            compare("after it", &rest, &[0x77; SIZE - 100])?;
         }
     }
     Ok(())

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_behind_code_and_tables_stay() {
+    fn comments_after_code_and_tables_stay() {
         let long = "word ".repeat(25);
         assert_eq!(
             wrap_text(Language::Rust, &format!("let a = 1; // {long}\n")),

@@ -167,10 +167,10 @@ enum Ip {
 impl Stack {
     /// Builds the frame, and asserts that all classifiers agree with its construction.
     fn look_at(&self, input: &mut Unstructured<'_>) {
-        let mut behind = [0; 64];
-        let fill = input.fill_buffer(&mut behind);
+        let mut content = [0; 64];
+        let fill = input.fill_buffer(&mut content);
         assert!(fill.is_ok(), "missing bytes are zeros");
-        let frame = self.frame(&behind);
+        let frame = self.frame(&content);
         let is_udp = matches!(self.protocol, Protocol::Udp);
         let carries = is_udp && self.port() == ROCE_PORT && self.is_first();
         assert_eq!(carries_roce(&frame), carries, "{self:?}");

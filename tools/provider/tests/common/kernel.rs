@@ -153,7 +153,7 @@ impl Kernel {
 /// # Safety
 ///
 /// `core` is followed by `len` valid bytes.
-unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
+unsafe fn after<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
     // SAFETY: by the function's safety requirements.
     unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
 }
@@ -322,7 +322,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
     _response_size: usize,
 ) -> c_int {
     // SAFETY: the provider's part follows the core's part.
-    let request = unsafe { &*behind(command, AllocContextReq::SIZE) };
+    let request = unsafe { &*after(command, AllocContextReq::SIZE) };
     let request = AllocContextReq::from_bytes(request.try_into().unwrap());
     kernel(|kernel| {
         let Ok(version) = kernel.spoken.agree(&request.versions) else {
@@ -342,7 +342,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
         };
         let told = told.to_bytes();
         // SAFETY: the provider's response has room for these bytes.
-        unsafe { behind(response, told.len()) }.copy_from_slice(&told);
+        unsafe { after(response, told.len()) }.copy_from_slice(&told);
         kernel.called("open")
     })
 }
@@ -389,8 +389,8 @@ unsafe extern "C" fn ibv_cmd_create_cq_ex(
     // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
-            CreateCqReq::from_bytes((&*behind(command, CreateCqReq::SIZE)).try_into().unwrap()),
-            behind(response, CreateCqResp::SIZE),
+            CreateCqReq::from_bytes((&*after(command, CreateCqReq::SIZE)).try_into().unwrap()),
+            after(response, CreateCqResp::SIZE),
         )
     };
     kernel(|kernel| {
@@ -420,8 +420,8 @@ unsafe extern "C" fn ibv_cmd_resize_cq(
     // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
-            ResizeCqReq::from_bytes((&*behind(command, ResizeCqReq::SIZE)).try_into().unwrap()),
-            behind(response, ResizeCqResp::SIZE),
+            ResizeCqReq::from_bytes((&*after(command, ResizeCqReq::SIZE)).try_into().unwrap()),
+            after(response, ResizeCqResp::SIZE),
         )
     };
     kernel(|kernel| {
@@ -470,8 +470,8 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
                 .write(0);
         }
         (
-            CreateQpReq::from_bytes((&*behind(command, CreateQpReq::SIZE)).try_into().unwrap()),
-            behind(response, CreateQpResp::SIZE),
+            CreateQpReq::from_bytes((&*after(command, CreateQpReq::SIZE)).try_into().unwrap()),
+            after(response, CreateQpResp::SIZE),
         )
     };
     kernel(|kernel| {
@@ -505,8 +505,8 @@ unsafe extern "C" fn ibv_cmd_create_srq(
     // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
-            CreateSrqReq::from_bytes((&*behind(command, CreateSrqReq::SIZE)).try_into().unwrap()),
-            behind(response, CreateSrqResp::SIZE),
+            CreateSrqReq::from_bytes((&*after(command, CreateSrqReq::SIZE)).try_into().unwrap()),
+            after(response, CreateSrqResp::SIZE),
         )
     };
     kernel(|kernel| {
@@ -538,7 +538,7 @@ unsafe extern "C" fn ibv_cmd_modify_srq(
     );
     // SAFETY: the provider's part follows the core's part.
     let request = unsafe {
-        ModifySrqReq::from_bytes((&*behind(command, ModifySrqReq::SIZE)).try_into().unwrap())
+        ModifySrqReq::from_bytes((&*after(command, ModifySrqReq::SIZE)).try_into().unwrap())
     };
     kernel(|kernel| {
         let told = kernel.move_to(RingKind::Shared, &request.ring);

@@ -152,7 +152,7 @@ impl Mapping {
             .map_err(|_| DmaError::Crossing { iova, len })
     }
 
-    /// DMA address of the last byte. The address behind this byte could overflow.
+    /// DMA address of the last byte. The address after this byte could overflow.
     #[inline]
     pub(crate) fn last(&self) -> u64 {
         self.iova + (self.size() as u64 - 1)

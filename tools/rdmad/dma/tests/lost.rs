@@ -89,7 +89,7 @@ fn a_truncated_file_is_lost_and_restored() {
     assert!(!space.has_lost());
 }
 
-/// A copy by one instruction, which a missing page interrupts, goes on behind the page.
+/// A copy by one instruction, which a missing page interrupts, goes on after the page.
 #[test]
 fn a_long_copy_passes_over_lost_pages() {
     const PAGES: u64 = 16;

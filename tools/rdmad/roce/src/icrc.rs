@@ -60,7 +60,7 @@ impl Icrc {
         self.0.update(bytes);
     }
 
-    /// The ICRC in wire order, to be placed behind the padding.
+    /// The ICRC in wire order, to be placed after the padding.
     pub fn finish(self) -> [u8; ICRC_SIZE] {
         self.0.finalize().to_le_bytes()
     }

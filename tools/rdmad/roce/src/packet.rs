@@ -63,7 +63,7 @@ impl<'a> Packet<'a> {
         Self::decode(frame, !frame.lacks_icrc())
     }
 
-    /// Size of the packet's frame in bytes, without padding behind the packet.
+    /// Size of the packet's frame in bytes, without padding after the packet.
     pub fn frame_size(&self) -> usize {
         frame_size(&self.path, &self.headers.body, self.payload.len())
     }
@@ -76,7 +76,7 @@ impl<'a> Packet<'a> {
             .split_last_chunk::<ICRC_SIZE>()
             .filter(|(covered, _)| covered.len() >= headers + Bth::SIZE)
             .ok_or(PacketError::Headers)?;
-        let (invariant, behind) =
+        let (invariant, rest) =
             covered[path.ip_offset()..].split_at(headers + Bth::SIZE - path.ip_offset());
         let bth = invariant
             .last_chunk::<{ Bth::SIZE }>()
@@ -85,7 +85,7 @@ impl<'a> Packet<'a> {
         if version != 0 {
             return Err(PacketError::Version(version));
         }
-        let mut reader = Reader::new(behind);
+        let mut reader = Reader::new(rest);
         let body = Body::decode(opcode, &mut reader).map_err(|bad| match bad {
             BadBody::Opcode => PacketError::Opcode(opcode),
             BadBody::Headers => PacketError::Headers,
@@ -98,7 +98,7 @@ impl<'a> Packet<'a> {
         if padded.len() % 4 != 0 || (!body.has_payload() && !padded.is_empty()) {
             return Err(PacketError::Payload);
         }
-        if has_icrc && checksum(invariant, behind) != *icrc {
+        if has_icrc && checksum(invariant, rest) != *icrc {
             return Err(PacketError::Icrc);
         }
         Ok(Self {
@@ -219,15 +219,15 @@ fn encode<E>(
 /// `transport`.
 fn seal(packet: &mut [u8], ip: usize, transport: usize) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_SIZE);
-    let (invariant, behind) = covered[ip..].split_at(transport + Bth::SIZE - ip);
-    icrc.copy_from_slice(&checksum(invariant, behind));
+    let (invariant, rest) = covered[ip..].split_at(transport + Bth::SIZE - ip);
+    icrc.copy_from_slice(&checksum(invariant, rest));
 }
 
 /// The ICRC of a packet with the headers `invariant`, from the IP header to the BTH, and the bytes
-/// `behind` them.
-fn checksum(invariant: &[u8], behind: &[u8]) -> [u8; ICRC_SIZE] {
+/// `rest` after them.
+fn checksum(invariant: &[u8], rest: &[u8]) -> [u8; ICRC_SIZE] {
     let mut icrc = Icrc::new(invariant);
-    icrc.update(behind);
+    icrc.update(rest);
     icrc.finish()
 }
 

@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[test]
-fn contents_are_found_behind_tags() {
+fn contents_are_found_after_tags() {
     let stack = |tags: &[u16], ip| Stack {
         tags: tags.to_vec(),
         ip,
@@ -220,7 +220,7 @@ fn contents_are_found_behind_tags() {
 /// The parser finds IP in IEEE 802 frames with LLC and SNAP headers. Hosts should accept such
 /// frames (RFC 1122, 2.3.3).
 #[test]
-fn contents_are_found_behind_snap() {
+fn contents_are_found_after_snap() {
     let stack = Stack {
         tags: vec![0x8100],
         ip: Ip::V4 {
@@ -291,7 +291,7 @@ fn frames_of_the_engine_are_roce() {
     }
 }
 
-/// An IPv6 frame with these headers behind the IP header, of which the first has the type `first`.
+/// An IPv6 frame with these headers after the IP header, of which the first has the type `first`.
 fn ipv6(first: u8, headers: &[u8]) -> Vec<u8> {
     let ip = [0x60, 0, 0, 0, 0, headers.len() as u8, first, 64];
     [&[2; 12][..], &[0x86, 0xdd], &ip, &[0xfd; 32], headers].concat()

@@ -28,7 +28,7 @@ fn atomic(op: AtomicOp) -> SendOp {
 }
 
 /// UDP payload of an IPv4 frame without the ICRC.
-fn behind_udp(frame: &[u8]) -> &[u8] {
+fn after_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
 
@@ -106,20 +106,20 @@ fn bytes_of_requests_and_answers() {
         &[0x55, 0x55, 0x66, 0x66, 0x77, 0x77, 0x88, 0x88],
         &[0x11, 0x11, 0x22, 0x22, 0x33, 0x33, 0x44, 0x44],
     ];
-    assert_eq!(behind_udp(&frames[0]), swap.concat());
+    assert_eq!(after_udp(&frames[0]), swap.concat());
     let add = [
         &header(0x14, 0, 2)[..],
         &word,
         &[0, 0, 0, 0, 0, 0, 0, 5],
         &[0; 8],
     ];
-    assert_eq!(behind_udp(&frames[1]), add.concat());
+    assert_eq!(after_udp(&frames[1]), add.concat());
     let send = [
         &header(0x17, 0x10, 3)[..],
         &[0xab, 0xcd, 0xef, 0x01],
         b"abc\0",
     ];
-    assert_eq!(behind_udp(&frames[2]), send.concat());
+    assert_eq!(after_udp(&frames[2]), send.concat());
     assert_eq!(frames.len(), 3);
 
     let now = sim.now;
@@ -136,13 +136,13 @@ fn bytes_of_requests_and_answers() {
         &answer(0x12, 1, 1)[..],
         &[0x11, 0x11, 0x22, 0x22, 0x33, 0x33, 0x44, 0x44],
     ];
-    assert_eq!(behind_udp(&frames[0]), swapped.concat());
+    assert_eq!(after_udp(&frames[0]), swapped.concat());
     let added = [
         &answer(0x12, 2, 2)[..],
         &[0x55, 0x55, 0x66, 0x66, 0x77, 0x77, 0x88, 0x88],
     ];
-    assert_eq!(behind_udp(&frames[1]), added.concat());
-    assert_eq!(behind_udp(&frames[2]), answer(0x11, 3, 3));
+    assert_eq!(after_udp(&frames[1]), added.concat());
+    assert_eq!(after_udp(&frames[2]), answer(0x11, 3, 3));
     for frame in &frames {
         sim.ends[0].deliver(frame, now);
     }

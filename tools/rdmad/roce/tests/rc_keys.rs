@@ -67,7 +67,7 @@ fn local_work_that_fails_ends_the_connection_in_its_turn() {
             WcStatus::WrFlushErr
         ]
     );
-    assert_eq!(requests(&sim).len(), 1, "nothing behind it is sent");
+    assert_eq!(requests(&sim).len(), 1, "nothing after it is sent");
 }
 
 // abi

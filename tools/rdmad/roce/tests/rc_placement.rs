@@ -43,7 +43,7 @@ fn flush(length: Option<u32>) -> SendOp {
 }
 
 /// UDP payload of an IPv4 frame without the ICRC.
-fn behind_udp(frame: &[u8]) -> &[u8] {
+fn after_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
 
@@ -139,7 +139,7 @@ fn bytes_of_requests_and_answers() {
         [&header(0x1c, 2)[..], &[0, 0, 0, 0x01], &reth(16, 5)].concat(),
         [&header(0x1c, 3)[..], &[0, 0, 0, 0x11], &reth(16, 0)].concat(),
     ];
-    let sent_bytes: Vec<_> = frames.iter().map(|frame| behind_udp(frame)).collect();
+    let sent_bytes: Vec<_> = frames.iter().map(|frame| after_udp(frame)).collect();
     assert_eq!(sent_bytes, expected);
     let now = sim.now;
     for frame in &frames {
@@ -152,7 +152,7 @@ fn bytes_of_requests_and_answers() {
         let answer = [
             0x10, 0x40, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, count, 0x1f, 0, 0, count,
         ];
-        assert_eq!(behind_udp(frame), answer);
+        assert_eq!(after_udp(frame), answer);
     }
     for frame in &frames {
         sim.ends[0].deliver(frame, now);

@@ -37,7 +37,7 @@ fn bytes_of_packets() {
     line.post(2, SendOp::Write { remote, imm: None }, vec![0..2 * MTU + 1]);
     line.post(3, SEND, vec![]);
     let frames = line.sent();
-    let behind_udp = |number: usize| &frames[number][42..frames[number].len() - 4];
+    let after_udp = |number: usize| &frames[number][42..frames[number].len() - 4];
     let bth = |opcode: u8, flags: u8, psn: u32| {
         let psn = psn.to_be_bytes();
         vec![
@@ -90,7 +90,7 @@ fn bytes_of_packets() {
     ];
     assert_eq!(frames.len(), expected.len());
     for (number, bytes) in expected.iter().enumerate() {
-        assert_eq!(behind_udp(number), bytes, "packet {number}");
+        assert_eq!(after_udp(number), bytes, "packet {number}");
     }
     let all: Vec<_> = (0..4).map(|id| (id, WcStatus::Success)).collect();
     assert_eq!(line.near.sent, all);

@@ -172,7 +172,7 @@ fn what_can_not_be_sent() {
 
 // abi
 #[test]
-fn a_datagram_arrives_behind_its_header() {
+fn a_datagram_arrives_after_its_header() {
     for (path, image, sl) in [
         (v4(), [&[0; 20][..], &[0x45]].concat(), 10),
         (v6(), vec![0x66], 9),

@@ -58,7 +58,7 @@ impl Fragile {
     fn try_new(driver: &mut Driver, pd: u32) -> Result<Self, u8> {
         let file = sparse(SIZE);
         driver.map_more(FRAGILE, SIZE, &file);
-        // The page list is behind the MR.
+        // The page list is past the MR.
         let len = PAGES * PAGE;
         let list = (0..PAGES).flat_map(|page| (FRAGILE + page * PAGE).to_le_bytes());
         let list = Vec::from_iter(list);

@@ -30,10 +30,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` more bytes. Its page list
+    /// A ring of `slots` slots of 2^`shift` bytes, followed by `more` bytes. Its page list
     /// has the depth `depth`.
-    fn new(memory: &Rc<Memory>, slots: u32, shift: u8, behind: u64, depth: u8) -> Ring {
-        let extent = Extent::new(memory, (u64::from(slots) << shift) + behind);
+    fn new(memory: &Rc<Memory>, slots: u32, shift: u8, more: u64, depth: u8) -> Ring {
+        let extent = Extent::new(memory, (u64::from(slots) << shift) + more);
         Ring {
             extent,
             slots,
@@ -64,11 +64,11 @@ impl Ring {
         u64::from(position % self.slots) << self.shift
     }
 
-    /// DMA address of a word behind the slots. Number 0 is the owner's position, 1 the device's
+    /// DMA address of a word after the slots. Number 0 is the owner's position, 1 the device's
     /// position, 2 the arm word.
     fn word(&self, number: u64) -> u64 {
-        let behind = u64::from(self.slots) << self.shift;
-        self.extent.at(behind + 64 * number)
+        let end = u64::from(self.slots) << self.shift;
+        self.extent.at(end + 64 * number)
     }
 
     fn load_device(&self) -> u32 {

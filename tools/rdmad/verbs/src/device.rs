@@ -174,8 +174,8 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// The lane behind these lanes of the frame port.
-fn responses_behind(lanes: usize) -> Lane {
+/// The lane after these lanes of the frame port.
+fn responses_after(lanes: usize) -> Lane {
     Lane::new(u16::try_from(lanes).unwrap_or(u16::MAX))
 }
 
@@ -252,7 +252,7 @@ impl Device {
                 load: CachePadded::new(PortLoad::default()),
                 heard: CachePadded::new(Heard::new(runtime.shared().scheduler.clock.now())),
                 blocked: CachePadded::new(Blocked::new(frames.lanes() + 1, limits.max_qp + 1)),
-                responses: responses_behind(frames.lanes()),
+                responses: responses_after(frames.lanes()),
                 frames,
                 _fixed: budget.charge(fixed).ok(),
                 budget,

@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(take(|number| number == 3), Some(3));
         table.remove(Qpn::new(3));
         table.release(Qpn::new(3));
-        // Number 3 was returned last, so it is behind the other three numbers in the queue.
+        // Number 3 was returned last, so it is after the other three numbers in the queue.
         let mut others = [(); 3].map(|()| take(|_| true).unwrap());
         others.sort();
         assert_eq!(others, [2, 4, 5]);

@@ -32,7 +32,7 @@ pub enum ChainError {
     #[error("indirect descriptor table of {0} bytes")]
     BadTable(u32),
     /// A device-readable buffer follows a device-writable one.
-    #[error("readable descriptor behind a writable one")]
+    #[error("readable descriptor after a writable one")]
     ReadAfterWrite,
     /// A buffer is writable where it must be readable, or the reverse.
     #[error("descriptor for the wrong direction")]

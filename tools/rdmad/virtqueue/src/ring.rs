@@ -142,7 +142,7 @@ pub fn read(view: &DmaView, address: u64, bytes: &mut [u8]) -> Result<(), DmaErr
         view.slice(address, piece)?.read(0, now)?;
         rest = later;
         if !rest.is_empty() {
-            address = behind(address, piece)?;
+            address = sum(address, piece)?;
         }
     }
     Ok(())
@@ -161,14 +161,14 @@ pub fn write(view: &DmaView, address: u64, bytes: &[u8]) -> Result<(), DmaError>
         view.slice_mut(address, piece)?.write(0, now)?;
         rest = later;
         if !rest.is_empty() {
-            address = behind(address, piece)?;
+            address = sum(address, piece)?;
         }
     }
     Ok(())
 }
 
 /// `address + len`. Fails if the sum exceeds the address space.
-fn behind(address: u64, len: usize) -> Result<u64, DmaError> {
+fn sum(address: u64, len: usize) -> Result<u64, DmaError> {
     address
         .checked_add(len as u64)
         .ok_or(DmaError::Unmapped { iova: address })

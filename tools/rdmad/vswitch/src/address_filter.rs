@@ -222,7 +222,7 @@ mod tests {
 
     /// An ICMPv6 message that follows an extension header.
     fn icmpv6(src: &str, kind: u8, target: &str) -> Vec<u8> {
-        // A redirect has another address behind its target.
+        // A redirect has another address after its target.
         let rest = [0; 16];
         let rest = if kind == REDIRECT { &rest[..] } else { &[] };
         let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &v6(target), rest].concat();
@@ -265,8 +265,8 @@ mod tests {
             whole.resize(length, 0);
             assert!(!may_send(&cut(0, PROTOCOL_ICMPV6, &whole)), "{kind}");
             assert!(!may_send(&cut(0, PROTOCOL_ICMPV6, &whole[..8])), "{kind}");
-            let behind = [&options[..], &whole].concat();
-            assert!(!may_send(&cut(0, OPTIONS, &behind)), "{kind}");
+            let after = [&options[..], &whole].concat();
+            assert!(!may_send(&cut(0, OPTIONS, &after)), "{kind}");
         }
         // The type is in the next fragment, which any may follow.
         assert!(!may_send(&cut(0, OPTIONS, &options)));

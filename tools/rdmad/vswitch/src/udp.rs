@@ -9,7 +9,7 @@
 //! its own call.
 //!
 //! The packets of a RoCE message differ in length by a few header bytes. So that they leave
-//! together, shorter ones are padded with zeros behind the IP packet, where Ethernet has its
+//! together, shorter ones are padded with zeros after the IP packet, where Ethernet has its
 //! padding: receivers take the length of the packet from its IP header.
 //!
 //! C header: `include/uapi/linux/udp.h`

@@ -36,8 +36,8 @@ fn a_machine_sends_from_its_own_address_alone() {
     rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "honest"));
     // This frame passes through the switch's thread, after the forged frames.
-    rig.engine_send(0, &frame(mac(1), mac(0), "behind"));
-    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "behind"));
+    rig.engine_send(0, &frame(mac(1), mac(0), "after"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "after"));
     rig.engine_send(0, &roce(mac(1), mac(0), 2));
     assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 2));
     rig.counts(0, |stats| stats.refused, 9);
@@ -221,14 +221,14 @@ fn a_loop_of_uplinks_brings_nothing_back() {
         assert_eq!(forwarded, frame(BROADCAST, OUTSIDE, &text));
         rig.uplinks[1].send(&forwarded);
     }
-    rig.uplinks[1].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "behind"));
+    rig.uplinks[1].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "after"));
     for number in 0..3 {
         let once = frame(BROADCAST, OUTSIDE, &format!("{number}"));
         assert_eq!(rig.nets[0].receive(), once);
     }
     assert_eq!(
         rig.nets[0].receive(),
-        frame(mac(0), [2, 9, 9, 9, 9, 9], "behind")
+        frame(mac(0), [2, 9, 9, 9, 9, 9], "after")
     );
     rig.counts(2, |stats| stats.refused, 3);
 }

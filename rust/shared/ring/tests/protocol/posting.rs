@@ -89,7 +89,7 @@ struct State {
     memory: Memory<WORDS, 2>,
     command: CommandState,
     doorbell: bool,
-    /// Unwrapped position behind the last completion that is on its way to the owner.
+    /// Unwrapped position after the last completion that is on its way to the owner.
     completed: u8,
     // The owner's state.
     owner: OwnerAt,

@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// Unwrapped position behind the last completion, as the owner loads it from its ring.
+    /// Unwrapped position after the last completion, as the owner loads it from its ring.
     fn produced(&self, actor: usize, is_new: bool) -> u8 {
         let (ring, base) = self.ring(is_new);
         let producer = self.memory.load(actor, ring + PRODUCER);

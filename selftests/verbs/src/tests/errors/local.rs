@@ -84,7 +84,7 @@ pub fn local_other_pd(session: &mut Session) -> Result<()> {
     untouched(&foreign)
 }
 
-/// Local memory that starts before its region, ends behind its region, or wraps around the end of
+/// Local memory that starts before its region, ends past its region, or wraps around the end of
 /// the address space.
 // abi: R-646
 pub fn local_out_of_range(session: &mut Session) -> Result<()> {
@@ -172,16 +172,16 @@ pub fn recv_too_short(session: &mut Session) -> Result<()> {
         ffi::IBV_WC_REM_INV_REQ_ERR,
     )?;
     session.peer.meet()?;
-    // Part of the message may be in the receive, but nothing behind the receive.
+    // Part of the message may be in the receive, but nothing past the receive.
     compare(
-        "behind the receive",
+        "past the receive",
         &mr.read(4999, SIZE - 4999),
         &[0x77; SIZE - 4999],
     )
 }
 
 /// A receive whose SGE reaches beyond its region takes a message that ends inside. A longer message
-/// fails, and nothing is written behind the region.
+/// fails, and nothing is written past the region.
 // abi
 pub fn recv_beyond_region(session: &mut Session) -> Result<()> {
     const REGION: usize = 4096;
@@ -216,8 +216,8 @@ pub fn recv_beyond_region(session: &mut Session) -> Result<()> {
             } else {
                 wc.expect(ffi::IBV_WC_LOC_PROT_ERR)?;
             }
-            let behind = all.read(REGION, SIZE - REGION);
-            compare("behind the region", &behind, &[0x77; SIZE - REGION])?;
+            let after = all.read(REGION, SIZE - REGION);
+            compare("past the region", &after, &[0x77; SIZE - REGION])?;
         }
         session.peer.meet()?;
     }

@@ -56,7 +56,7 @@ pub fn remote_other_pd(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Remote memory that starts before its region or ends behind its region, close to the region or
+/// Remote memory that starts before its region or ends past its region, close to the region or
 /// far from it.
 // abi
 pub fn remote_out_of_range(session: &mut Session) -> Result<()> {

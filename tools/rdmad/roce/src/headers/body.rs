@@ -104,10 +104,10 @@ const FETCH_ADD: u8 = 0x14;
 const FLUSH: u8 = 0x1c;
 const ATOMIC_WRITE: u8 = 0x1d;
 
-/// Number of reserved bytes behind the BTH of a congestion notification.
+/// Number of reserved bytes after the BTH of a congestion notification.
 const CONGESTION_SIZE: usize = 16;
 
-/// Why the headers behind a BTH are invalid.
+/// Why the headers after a BTH are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadBody {
     /// The opcode is unknown, or belongs to a transport service other than RC, UC and UD.

@@ -17,7 +17,7 @@ pub struct Bth {
     /// Path migration request: 1 if the QP is in the state Migrated. A QP without an alternate path
     /// is always in this state (IBTA 17.2.8). Ignored on receipt, since rxe sends 0.
     pub migrate: bool,
-    /// Number of pad bytes behind the payload, 0 to 3.
+    /// Number of pad bytes after the payload, 0 to 3.
     pub pad: u8,
     /// P_Key.
     pub pkey: u16,

@@ -39,8 +39,8 @@ pub fn link_local(mac: Mac) -> Ipv6Addr {
     address.into()
 }
 
-/// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address behind 01:00:5e
-/// (RFC 1112), the low 32 bits of an IPv6 address behind 33:33 (RFC 2464).
+/// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address after 01:00:5e
+/// (RFC 1112), the low 32 bits of an IPv6 address after 33:33 (RFC 2464).
 pub fn multicast_mac(group: IpAddr) -> Mac {
     match group {
         IpAddr::V4(group) => {

@@ -36,14 +36,14 @@ const EXTENSION_MOBILITY: u8 = 135;
 const EXTENSION_HOST_IDENTITY: u8 = 139;
 const EXTENSION_SHIM6: u8 = 140;
 
-/// The payload of a frame behind all of its VLAN tags.
+/// The payload of a frame after all of its VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// An IP packet.
     Ip {
         /// Source address.
         src: IpAddr,
-        /// Protocol number of the header behind IP options and extension headers. `None` if the
+        /// Protocol number of the header after IP options and extension headers. `None` if the
         /// packet ends before the last extension header does, which only IPv6 has.
         protocol: Option<u8>,
         /// Whether the packet is a fragment of a larger one.

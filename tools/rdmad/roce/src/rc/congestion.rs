@@ -120,13 +120,13 @@ impl CongestionWindow {
     }
 
     /// Shrinks the window: a packet at or after position `una` met congestion. `sent` is the
-    /// position behind the last packet that was sent.
+    /// position after the last packet that was sent.
     pub(super) fn notified(&mut self, una: u64, sent: u64) {
         self.shrink(una, sent, 1);
     }
 
     /// Shrinks the window: a packet at or after position `una` got lost. `sent` is the position
-    /// behind the last packet that was sent. `is_crowded` is set if many frames wait in the own
+    /// after the last packet that was sent. `is_crowded` is set if many frames wait in the own
     /// host.
     pub(super) fn lost(&mut self, una: u64, sent: u64, is_crowded: bool) {
         let may_fall = is_crowded || self.packets < LOSS_FLOOR;

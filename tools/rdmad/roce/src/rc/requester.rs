@@ -73,7 +73,7 @@ impl<L> Pending<L> {
         at - (at - self.first) % READ_PACKETS
     }
 
-    /// Position behind the last packet of the READ request that packet `at` belongs to.
+    /// Position after the last packet of the READ request that packet `at` belongs to.
     fn request_end(&self, at: u64) -> u64 {
         let request = (at - self.first) / READ_PACKETS;
         self.end.min(self.first + (request + 1) * READ_PACKETS)
@@ -101,9 +101,9 @@ pub struct Requester<L> {
     una: u64,
     /// Position of the packet to send next, `una <= next`.
     next: u64,
-    /// Position behind the last packet that was ever sent, `next <= sent`.
+    /// Position after the last packet that was ever sent, `next <= sent`.
     sent: u64,
-    /// Position behind the last packet of the posted work requests.
+    /// Position after the last packet of the posted work requests.
     posted: u64,
     /// Number of requests in flight that have a response of their own: READs, atomic operations and
     /// FLUSHes.

@@ -69,8 +69,8 @@ pub const ACK: u8 = 0x11;
 /// Opcode byte of a frame.
 pub fn opcode(frame: &[u8]) -> u8 {
     let packet = Packet::parse(frame).expect("a sound frame");
-    let behind = frame.len() - ICRC_SIZE - packet.payload.len().next_multiple_of(4);
-    frame[behind - packet.headers.size()]
+    let end = frame.len() - ICRC_SIZE - packet.payload.len().next_multiple_of(4);
+    frame[end - packet.headers.size()]
 }
 
 /// Posts a work request with `flags` on side 0. Its message has 8 bytes, or 0 for an operation on

@@ -134,7 +134,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Decodes the request, executes it and encodes its response. Bytes behind the request are
+    /// Decodes the request, executes it and encodes its response. Bytes after the request are
     /// ignored.
     fn run<R: ControlCommand>(
         &mut self,

@@ -225,7 +225,7 @@ mod tests {
             "right"
         );
         assert!(!FLAT.allows(own, 0xfff, 1, write), "before");
-        assert!(!FLAT.allows(own, 0x1001, 0x100, write), "behind");
+        assert!(!FLAT.allows(own, 0x1001, 0x100, write), "past the end");
         assert!(!FLAT.allows(own, u64::MAX, 2, write), "wraps");
         assert_eq!(FLAT.find(0x1010), (0x9010, 0xf0));
     }

@@ -147,7 +147,7 @@ pub(crate) struct VirtqueueConsumer {
     next: u16,
     /// The available ring's index as last read and checked.
     seen: u16,
-    /// Position behind the last entry written to the used ring, published or not.
+    /// Position after the last entry written to the used ring, published or not.
     used: u16,
     /// The used ring's index, as published to the driver.
     published: u16,

@@ -24,7 +24,7 @@ impl Devices {
     /// The lowest port number that no device has.
     pub(super) fn unused_port(&self) -> PortId {
         // Ports are numbered from 1. The first device whose port number is not 1 + its position is
-        // behind the first unused number.
+        // after the first unused number.
         let gap = (1..)
             .zip(&self.by_port)
             .find(|(port, device)| device.port().get() != *port);

@@ -10,6 +10,6 @@ pub(crate) struct Arrived<'f> {
     /// Whether the packet may have passed a router, so its source MAC address does not identify the
     /// sender.
     pub(crate) is_routed: bool,
-    /// Size of the packet's frame in bytes, without padding behind the packet.
+    /// Size of the packet's frame in bytes, without padding after the packet.
     pub(crate) len: usize,
 }

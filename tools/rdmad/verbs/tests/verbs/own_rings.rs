@@ -92,10 +92,10 @@ fn processes_register_nothing() {
     });
 }
 
-/// Bytes of a slot behind its WQE, for example of an earlier longer WQE, are ignored.
+/// Bytes of a slot after its WQE, for example of an earlier longer WQE, are ignored.
 // abi: R-649
 #[test]
-fn bytes_behind_a_wqe_mean_nothing() {
+fn bytes_after_a_wqe_mean_nothing() {
     each(|p| {
         p.a.write(p.ma.iova, &[0x5a; 100]);
         let mut wqe = p.wr(1, WrOpcode::RdmaWrite, 100).bytes();

@@ -282,7 +282,7 @@ fn what_a_window_does_not_admit() {
             };
             p.wr(2, WrOpcode::RdmaWrite, 8).remote(&before, 0)
         }),
-        ("behind", |p, mw| {
+        ("past the end", |p, mw| {
             p.wr(2, WrOpcode::RdmaWrite, 8).remote(mw, LEN - 7)
         }),
         ("old key", |p, mw| {
@@ -312,7 +312,7 @@ fn bindings_that_fail() {
         ("window", |_, b| b.mw_rkey ^= 1),
         ("new key", |_, b| b.rkey ^= 0x100),
         ("MR", |_, b| b.lkey ^= 1),
-        ("behind the MR", |_, b| b.length = MR_LEN - AT + 1),
+        ("past the MR", |_, b| b.length = MR_LEN - AT + 1),
         ("rights", |_, b| b.access = AccessFlags::MW_BIND),
         ("reserved", |_, b| b.reserved[0] = 1),
         ("no right to bind", |p, b| {

@@ -98,7 +98,7 @@ struct Device {
     pushed: u8,
     published: u8,
     consumed: u8,
-    /// Unwrapped position behind the last solicited completion.
+    /// Unwrapped position after the last solicited completion.
     solicited: u8,
     fired: u8,
     word: u8,

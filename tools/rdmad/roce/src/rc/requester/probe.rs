@@ -66,7 +66,7 @@ impl RoundTrip {
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     round_trip: Option<RoundTrip>,
-    /// Position behind the packet whose round trip is being measured, and when it was sent. Any
+    /// Position after the packet whose round trip is being measured, and when it was sent. Any
     /// retransmission ends the measurement, because a response may then belong to either
     /// transmission (Karn's rule).
     timed: Option<(u64, Instant)>,

@@ -20,7 +20,7 @@ pub struct RequesterState {
     pub una: u64,
     /// Position of the packet to send next.
     pub next: u64,
-    /// Position behind the last packet that was ever sent.
+    /// Position after the last packet that was ever sent.
     pub sent: u64,
     /// Position to which a response last made the requester go back, or [`NONE`].
     pub went_back: u64,
@@ -107,7 +107,7 @@ impl<L> Requester<L> {
             executed -= u32::from(pending.local);
             pending.local = false;
         }
-        let is_behind = |pending: &&super::Pending<L>| pending.end <= self.next && !pending.local;
-        self.cursor = self.queue.iter().take_while(is_behind).count();
+        let is_sent = |pending: &&super::Pending<L>| pending.end <= self.next && !pending.local;
+        self.cursor = self.queue.iter().take_while(is_sent).count();
     }
 }

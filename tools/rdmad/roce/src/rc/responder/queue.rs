@@ -49,7 +49,7 @@ impl JobQueue {
         self.forget(job);
     }
 
-    /// Adds an answer before the one at `index`, or behind all.
+    /// Adds an answer before the one at `index`, or after all.
     pub(super) fn insert(&mut self, index: Option<usize>, job: Job) {
         self.limited += usize::from(job.is_limited());
         self.jobs.insert(index.unwrap_or(self.jobs.len()), job);

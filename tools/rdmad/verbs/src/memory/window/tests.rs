@@ -89,7 +89,10 @@ fn type_1_is_bound_again_and_again() {
     };
     assert!(!opens(&table, first.new_key, other_pd, start, 1), "PD");
     assert!(!opens(&table, first.new_key, at(1), start - 1, 1), "before");
-    assert!(!opens(&table, first.new_key, at(1), start, 0x101), "behind");
+    assert!(
+        !opens(&table, first.new_key, at(1), start, 0x101),
+        "past the end"
+    );
     let read = Keys::new(&table).check_remote(first.new_key, at(1), start, 1, READ);
     assert_eq!(read, Err(KeyFault), "right");
     let local = Keys::new(&table).check(first.new_key, PDN, start, 1, AccessFlags::NONE);
@@ -185,7 +188,7 @@ fn bindings_that_are_refused() {
         ("an MR's key", |b| b.old_key = 0x100),
         ("new key", |b| b.new_key ^= 0x100),
         ("before the MR", |b| b.addr = BASE - 1),
-        ("behind the MR", |b| b.len = u64::MAX - 0x1000 + 1),
+        ("past the MR", |b| b.len = u64::MAX - 0x1000 + 1),
         ("wraps", |b| (b.addr, b.len) = (u64::MAX, BASE + 2)),
         ("right to bind", |b| b.access = AccessFlags::MW_BIND),
         ("unknown right", |b| b.access = AccessFlags(1 << 30)),

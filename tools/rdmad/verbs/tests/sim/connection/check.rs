@@ -113,7 +113,7 @@ impl End<'_> {
     }
 
     fn send_ended(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) {
-        assert!(!self.failed, "behind one that failed: {cqe:?}");
+        assert!(!self.failed, "after one that failed: {cqe:?}");
         loop {
             let sent = self.sent.pop_front();
             let sent = sent.unwrap_or_else(|| panic!("nothing posted ends so: {cqe:?}"));
@@ -176,7 +176,7 @@ impl End<'_> {
                 && imm == message.imm
                 && match reliable {
                     true => bytes == filled(data),
-                    // An earlier incomplete message may have left data behind the end of this one.
+                    // An earlier incomplete message may have left data past the end of this one.
                     false => bytes.starts_with(data),
                 }
         };

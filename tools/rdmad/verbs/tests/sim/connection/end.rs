@@ -246,7 +246,7 @@ impl<'w> End<'w> {
     }
 }
 
-/// The content of an area that begins with `data` and is unchanged behind it.
+/// The content of an area that begins with `data` and is unchanged after it.
 pub(super) fn filled(data: &[u8]) -> Vec<u8> {
     let mut bytes = data.to_vec();
     bytes.resize(AREA as usize, FILL);

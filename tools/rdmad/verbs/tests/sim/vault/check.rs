@@ -67,7 +67,7 @@ impl Vault<'_> {
                 true => self.owner.failed,
                 false => self.thief.failed,
             };
-            assert!(!failed, "behind one that failed: {one:?}");
+            assert!(!failed, "after one that failed: {one:?}");
             assert!(one.succeeds, "{one:?} was not allowed");
             if one.kind.changes_keys() {
                 self.check_memory();
@@ -118,14 +118,14 @@ impl Vault<'_> {
         self.must_raise |= status != WcStatus::RemOpErr;
         // After a READ or an atomic operation, later work requests without a fence may already have
         // been executed.
-        let behind: Vec<_> = match one.kind {
+        let later: Vec<_> = match one.kind {
             Kind::Write | Kind::Receive | Kind::Invalidate(_) => {
                 side.tries.iter().map(|one| one.id).collect()
             }
             _ => Vec::new(),
         };
         self.owner.memory.refuse(one.id);
-        for id in behind {
+        for id in later {
             self.owner.memory.untouched(id);
             self.thief.memory.untouched(id);
         }

@@ -45,7 +45,7 @@ impl Vault<'_> {
             10 => {
                 self.send_invalidate(steady, key, false, choices);
             }
-            11 => self.try_behind(key, choices),
+            11 => self.try_after(key, choices),
             _ => {}
         }
     }
@@ -79,7 +79,7 @@ impl Vault<'_> {
             allowed: succeeds,
             succeeds,
             fails: (!succeeds).then_some(WcStatus::RemAccessErr),
-            is_behind: false,
+            is_after: false,
         });
         if !succeeds {
             self.may_raise.push(AsyncEvent::QpAccessErr);
@@ -100,8 +100,8 @@ impl Vault<'_> {
         true
     }
 
-    /// Posts a work request that uses `key` behind the invalidation of this key.
-    fn try_behind(&mut self, key: u32, choices: &mut Choices) {
+    /// Posts a work request that uses `key` after the invalidation of this key.
+    fn try_after(&mut self, key: u32, choices: &mut Choices) {
         let Some(area) = self.free_area() else {
             return;
         };
@@ -119,7 +119,7 @@ impl Vault<'_> {
             allowed: false,
             succeeds: false,
             fails: None,
-            is_behind: true,
+            is_after: true,
         };
         self.post_judged(one, area * AREA);
     }

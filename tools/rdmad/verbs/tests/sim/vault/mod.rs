@@ -139,7 +139,7 @@ impl<'w> Vault<'w> {
             allowed: false,
             succeeds: false,
             fails: None,
-            is_behind: false,
+            is_after: false,
         };
         self.post_judged(one, area * AREA);
     }
@@ -219,7 +219,7 @@ impl<'w> Vault<'w> {
             allowed: true,
             succeeds: true,
             fails: None,
-            is_behind: false,
+            is_after: false,
         });
         driver::post_bytes(&self.owner.qp, bytes);
     }

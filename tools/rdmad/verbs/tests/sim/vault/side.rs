@@ -85,8 +85,8 @@ pub(super) struct Try {
     pub succeeds: bool,
     /// Status with which the operation may fail; `None` if it must not fail.
     pub fails: Option<WcStatus>,
-    /// Whether the work request was posted behind the invalidation of its key.
-    pub is_behind: bool,
+    /// Whether the work request was posted after the invalidation of its key.
+    pub is_after: bool,
 }
 
 /// A receive that waits for the message of a try.

@@ -197,7 +197,7 @@ fn garbage_is_answered() {
     let create_pd = [Command::CreatePd.value()];
     assert_eq!(raw(vm, &create_pd, 4), [EINVAL]);
     assert_eq!(vm.device.status().pds, 1, "that of the harness");
-    // Bytes behind the request are ignored.
+    // Bytes after the request are ignored.
     assert_eq!(raw(vm, &[&create_pd[..], &[7; 50]].concat(), 5).len(), 5);
 }
 

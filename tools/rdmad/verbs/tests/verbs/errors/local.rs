@@ -19,7 +19,7 @@ fn local_protection() {
         ("key zero", |_, wr| wr.sges[0].lkey = 0),
         ("stale variant", |_, wr| wr.sges[0].lkey ^= 1),
         ("before the MR", |_, wr| wr.sges[0].addr -= 1),
-        ("behind the MR", |p, wr| wr.sges[0].addr += p.ma.len - 99),
+        ("past the MR", |p, wr| wr.sges[0].addr += p.ma.len - 99),
         ("wrapping", |_, wr| wr.sges[0].addr = u64::MAX),
         ("second SGE", |_, wr| {
             wr.sges.push(Sge {

@@ -17,7 +17,7 @@ fn remote_access() {
         ("unknown key", |_, wr| wr.remote.rkey ^= 0x100_0000),
         ("stale variant", |_, wr| wr.remote.rkey ^= 1),
         ("before the MR", |_, wr| wr.remote.remote_addr -= 1),
-        ("behind the MR", |p, wr| {
+        ("past the MR", |p, wr| {
             wr.remote.remote_addr += p.mb.len - 99
         }),
         ("wrapping", |_, wr| wr.remote.remote_addr = u64::MAX - 10),
@@ -220,7 +220,7 @@ fn receive_that_reaches_beyond_its_mr() {
     }
 }
 
-/// A message that goes beyond the MR of its receive fails, and writes nothing behind the MR.
+/// A message that goes beyond the MR of its receive fails, and writes nothing past the MR.
 // abi: R-676
 #[test]
 fn message_that_goes_beyond_the_mr_of_its_receive() {

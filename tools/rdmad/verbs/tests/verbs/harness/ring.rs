@@ -33,7 +33,7 @@ pub struct Ring {
     /// because the pages are in reverse order, or the address of a virtqueue's first buffer.
     base: u64,
     pages: u64,
-    /// Addresses of the parts of a virtqueue. Behind its descriptors are the indirect tables, of
+    /// Addresses of the parts of a virtqueue. After its descriptors are the indirect tables, of
     /// two descriptors for each slot.
     split: Split,
     /// The owner's previous and current position in a virtqueue.
@@ -221,7 +221,7 @@ impl Ring {
         }
     }
 
-    /// Writes descriptor `index`. Indices behind the descriptor table are in the indirect tables.
+    /// Writes descriptor `index`. Indices past the descriptor table are in the indirect tables.
     pub fn descriptor(&self, index: u64, (address, len): (u64, u32), flags: u16, next: u16) {
         let mut bytes = address.to_le_bytes().to_vec();
         bytes.extend(len.to_le_bytes());

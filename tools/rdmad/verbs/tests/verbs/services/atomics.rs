@@ -133,7 +133,7 @@ fn remote_access() {
         ("unknown key", |_, wr| wr.remote.rkey ^= 0x100_0000),
         ("stale variant", |_, wr| wr.remote.rkey ^= 1),
         ("before the MR", |_, wr| wr.remote.remote_addr -= 8),
-        ("behind the MR", |p, wr| wr.remote.remote_addr += p.mb.len),
+        ("past the MR", |p, wr| wr.remote.remote_addr += p.mb.len),
         ("another PD", |p, wr| {
             let other = p.b.call(CmdCreatePd::ZERO).unwrap().pdn;
             wr.remote.rkey = p.b.register(other, p.b.alloc(8), 8, FULL).key;

@@ -198,7 +198,7 @@ fn losses() {
     });
 }
 
-/// Padding behind the packet is not counted. Ethernet pads short frames, and an uplink over UDP
+/// Padding after the packet is not counted. Ethernet pads short frames, and an uplink over UDP
 /// pads a run of packets to one length.
 // abi: R-852
 #[test]

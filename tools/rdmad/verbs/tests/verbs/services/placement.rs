@@ -84,7 +84,7 @@ fn words_that_are_refused() {
     type Edit = fn(&Pair<'_>) -> (Mr, u64);
     let edits: [(&str, Edit, WcStatus); 4] = [
         ("misaligned", |p| (p.mb, 4), WcStatus::RemInvReqErr),
-        ("behind", |p| (p.mb, 1 << 16), WcStatus::RemAccessErr),
+        ("past the end", |p| (p.mb, 1 << 16), WcStatus::RemAccessErr),
         (
             "key",
             |p| {
@@ -174,7 +174,7 @@ fn flushes_that_are_refused() {
             |_, f| f.types = GLOBAL | PERSISTENT,
             WcStatus::RemAccessErr,
         ),
-        ("behind", |_, f| f.length += 1, WcStatus::RemAccessErr),
+        ("past the end", |_, f| f.length += 1, WcStatus::RemAccessErr),
         (
             "right of all",
             |p, f| (f.rkey, f.level) = (p.mb.key, FlushLevel::Mr.value()),

@@ -77,8 +77,8 @@ fn datagrams_of_all_sizes() {
                 let transport = imm + size.next_multiple_of(4);
                 check_grh(&grh, [p.a, p.b], 7, 0x1c, transport);
                 assert!(p.b.read(p.mb.iova + GRH, size as usize) == data);
-                let behind = p.b.read(p.mb.iova + GRH + u64::from(size), 8);
-                assert_eq!(behind, [0xee; 8], "no more than the message");
+                let after = p.b.read(p.mb.iova + GRH + u64::from(size), 8);
+                assert_eq!(after, [0xee; 8], "no more than the message");
             }
         }
         p.responder_lives();

@@ -51,7 +51,7 @@ fn vlan_ids() {
         assert_eq!(add(vm, 3, vlan), Err(EINVAL), "{vlan}");
     }
     vm.negotiate(&[]);
-    assert_eq!(add(vm, 3, 4095), Ok(()), "behind the request");
+    assert_eq!(add(vm, 3, 4095), Ok(()), "past the request");
 }
 
 // abi: R-795
