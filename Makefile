@@ -100,11 +100,12 @@ t: $(if $(on_host),,setup)
 	$(if $(on_host),CARGO_TARGET_DIR=$(build)/target-host,$(enter) env) CARGO_INCREMENTAL=1 \
 		cargo test $(quiet) -p $(CRATE) $(T)
 
-# One or more scripts in virtual machines. TESTS has names of test functions.
+# One or more scripts in virtual machines. TESTS has names of test functions. MARK=more takes the
+# machines of check-more.
 vm:
 	@$(if $(T),,$(error T=SCRIPT is missing, for example: make vm T=selftests/link.sh))
 	@$(MAKE) --no-print-directory PROFILE=quick build
-	@PROFILE=quick tools/dev/testbed test --vm "$(VM)" $(T)
+	@PROFILE=quick tools/dev/testbed test --vm "$(VM)" $(if $(MARK),--mark $(MARK)) $(T)
 
 build: module kverbs provider device tools
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Args, Parser};
 
 use crate::bed::{Bed, BedOptions, Ground, Limits};
@@ -190,6 +190,11 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
             });
         }
     }
+    ensure!(
+        !runs.is_empty(),
+        "no program has a line \"{}:\" for its guests; --mark names another word, such as {MORE_MARK}",
+        options.mark
+    );
     let waiting = Waiting(Mutex::new(runs));
     let totals = Mutex::new(Totals::default());
     thread::scope(|scope| {
