@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use std::any::Any;
-use std::backtrace::{Backtrace, BacktraceStatus};
+use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
@@ -62,22 +62,18 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// Installs a panic hook that reports panics only to `log`. If a thread panics outside of
+/// Installs a panic hook that reports panics, with backtraces, only to `log`. Must be called before
+/// the process is confined. If a thread panics outside of
 /// [contained](contain) work, the hook then flushes the log and ends the process.
 pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
+    // The first backtrace reads the program's file, which the sandbox denies later, and keeps what
+    // it has read.
+    drop(Backtrace::force_capture().to_string());
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("<unnamed>");
         let mut text = format!("thread '{name}' {info}\n");
-        let backtrace = Backtrace::capture();
-        if backtrace.status() == BacktraceStatus::Captured {
-            text += &if sandbox::is_on() {
-                // To make a backtrace, a thread must open files, which the sandbox denies.
-                "no backtrace in the sandbox: --sandbox none gives one\n".to_owned()
-            } else {
-                format!("{backtrace}\n")
-            };
-        }
+        text += &format!("{}\n", Backtrace::force_capture());
         // `CONTAINED` of a thread that is about to end may be destroyed already.
         let ends = !CONTAINED.try_with(Cell::get).unwrap_or(false);
         if ends {

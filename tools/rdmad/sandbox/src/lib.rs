@@ -79,8 +79,3 @@ pub fn turn_on(uplinks: UplinkKinds) -> Result<(), Error> {
     filter::forbid_for_ever()?;
     FILTERS.set(filters).map_err(|_| Error::Again)
 }
-
-/// Whether the sandbox is on.
-pub fn is_on() -> bool {
-    FILTERS.get().is_some()
-}
