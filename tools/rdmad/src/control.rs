@@ -16,6 +16,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{geteuid, Uid};
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
 
 use crate::cli::SocketArgs;
@@ -67,6 +69,13 @@ pub enum CtlCommand {
         /// Messages per second, in the form of the key `messages` of a port, or "none".
         messages: Option<String>,
     },
+    /// Describes QPs.
+    Qp {
+        /// Name of the port.
+        port: String,
+        /// Number of the QP. All QPs of the port without it.
+        qpn: Option<u32>,
+    },
     /// Changes the level of the log.
     LogLevel {
         /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
@@ -84,6 +93,8 @@ pub enum Reply {
     Error(String),
     /// The state of all ports.
     Ports(Vec<PortState>),
+    /// The QPs that were asked for, each as in the status.
+    Qps(Vec<Value>),
     /// The capture of a port has ended.
     Captured {
         /// Number of frames that were captured.
@@ -171,6 +182,11 @@ impl Control {
                     rates::text(rates.messages)
                 );
                 Reply::Done
+            }
+            CtlCommand::Qp { port, qpn } => {
+                let qps = self.ports.qps(&port, qpn.map(Qpn::new))?;
+                let qps: Result<_, _> = qps.iter().map(serde_json::to_value).collect();
+                Reply::Qps(qps?)
             }
             CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;

@@ -6,6 +6,8 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Subcommand;
@@ -15,6 +17,7 @@ use crate::cli::{PortArgs, SocketArgs, KEEPER};
 use crate::control::{CtlCommand, Reply, MAX_REQUEST};
 use crate::host;
 use crate::line_server;
+use crate::qps;
 
 /// The request, and the socket of the daemon.
 #[derive(Debug, clap::Args)]
@@ -83,6 +86,24 @@ enum Command {
         )]
         messages: Option<String>,
     },
+    /// Describe the QPs of a port: what each waits for, and why its work does not go on.
+    Qp {
+        /// Name of the port.
+        port: String,
+
+        /// Number of a QP, of which all is printed. Without it, each QP gets a line.
+        qpn: Option<u32>,
+
+        /// Leave out QPs without work, and those whose work goes on within MS milliseconds.
+        #[arg(
+            long,
+            value_name = "MS",
+            num_args = 0..=1,
+            default_missing_value = "1000",
+            conflicts_with = "qpn"
+        )]
+        why: Option<u64>,
+    },
     /// Change the level of the daemon's log.
     LogLevel {
         /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
@@ -112,6 +133,10 @@ impl Command {
                 rate: rate.clone(),
                 messages: messages.clone(),
             },
+            Self::Qp { port, qpn, .. } => CtlCommand::Qp {
+                port: port.clone(),
+                qpn: *qpn,
+            },
             Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
@@ -129,6 +154,17 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
             let file = capture_file(file)?;
             ask(&args.socket, &args.command.request(), &[file.as_fd()])?
         }
+        Command::Qp {
+            why: Some(time), ..
+        } => {
+            let look = || ask(&args.socket, &args.command.request(), &[]);
+            let (_, before) = look()?;
+            thread::sleep(Duration::from_millis(*time));
+            let stuck = qps::stuck(before, look()?.1);
+            let mut line = serde_json::to_vec(&stuck)?;
+            line.push(b'\n');
+            (line, stuck)
+        }
         command => ask(&args.socket, &command.request(), &[])?,
     };
     if args.json {
@@ -139,6 +175,12 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
         Reply::Done | Reply::Error(_) => {}
         Reply::Captured { frames, left_out } => {
             writeln!(to, "{frames} frames, {left_out} left out")?;
+        }
+        Reply::Qps(qps) => {
+            let is_one = matches!(args.command, Command::Qp { qpn: Some(_), .. });
+            for qp in &qps {
+                write!(to, "{}", qps::text(qp, is_one))?;
+            }
         }
         Reply::Ports(ports) => {
             for port in ports {

@@ -23,6 +23,7 @@ mod octal;
 mod panics;
 mod ports;
 mod qemu_args;
+mod qps;
 mod rates;
 mod ready;
 mod removals;

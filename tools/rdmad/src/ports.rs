@@ -11,13 +11,14 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use vdev::Listener;
 use verbs::PortRates;
+use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
 
 use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
 use crate::host::{self, Host, ServedPort};
 use crate::in_use::InUse;
 use crate::rates;
-use crate::report::Report;
+use crate::report::{QpReport, Report};
 use crate::state::{Changes, State};
 
 /// A port of the running daemon.
@@ -292,6 +293,20 @@ impl Ports {
         let devices = self.list.lock().ports.iter().map(named).collect();
         let workers = self.host.runtime.status();
         Report::new(workers, devices, self.host.switch.stats(), has_qps)
+    }
+
+    /// QP `qpn` of the port with this name, or all its QPs.
+    pub fn qps(&self, name: &str, qpn: Option<Qpn>) -> Result<Vec<QpReport>> {
+        // There may be a million QPs, so the list is not locked while they are visited.
+        let device = self.with(name, |port| Ok(port.served.engine.clone()))?;
+        let found = match qpn {
+            None => device.all_qp_details(),
+            Some(qpn) => {
+                let details = device.qp_details(qpn);
+                vec![details.with_context(|| format!("port {name} has no QP {qpn}"))?]
+            }
+        };
+        Ok(found.into_iter().map(QpReport::from).collect())
     }
 
     /// Drops all ports, which ends their threads.

@@ -8,11 +8,21 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Serialize, Serializer};
+
 use crate::headers::Reth;
 use crate::work::WcStatus;
 
 /// Saved value of an absent position or time.
 pub const NONE: u64 = u64::MAX;
+
+/// Serializes a position or time; an absent one is null.
+pub fn or_null<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    match *value {
+        NONE => serializer.serialize_none(),
+        value => serializer.serialize_u64(value),
+    }
+}
 
 /// The time origin of saved state: saved times are nanoseconds after it.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +51,7 @@ impl Epoch {
 /// The first posted work request of a requester that can't be executed. Later work requests are not
 /// executed either.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FailedWork {
     /// Index among the work requests that have not ended; `u32::MAX` if all can be executed.
     pub index: u32,
@@ -78,7 +88,7 @@ impl FailedWork {
 
 /// A message whose last packet has not arrived.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MessageState {
     /// Remote address of a WRITE; 0 for a SEND.
     pub va: u64,

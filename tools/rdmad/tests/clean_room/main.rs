@@ -30,6 +30,7 @@ mod skipped;
 mod tenants;
 mod virtqueue;
 mod virtqueue_mode;
+mod why;
 mod wire;
 mod wqes;
 

@@ -65,6 +65,7 @@ pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY, DEFAULT_POLL_M
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use port_pace::{PortRates, Rate, Throttled};
+pub use qp::QpDetails;
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_PORTS, MAX_WORKERS};
 #[cfg(feature = "counting")]
 pub use shared::shared_writes;

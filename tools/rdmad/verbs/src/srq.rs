@@ -208,6 +208,18 @@ impl Srq {
         Ok(())
     }
 
+    /// Number of receives that are posted and that no QP has fetched.
+    pub(crate) fn posted(&self, view: &DmaView) -> u32 {
+        let SrqInner { mem, queue } = &*self.inner.lock();
+        match queue.state {
+            // The ring has at most as many slots.
+            SrqState::Live => {
+                queue.ring.available(&RingView::new(mem, view)) + queue.returned.len() as u32
+            }
+            SrqState::Broken | SrqState::Destroyed => 0,
+        }
+    }
+
     /// Executes QUERY_SRQ.
     pub(crate) fn query(&self) -> RspQuerySrq {
         let queue = &self.inner.lock().queue;

@@ -3,7 +3,6 @@
 //! The status of a running device. Reading it takes no lock that a worker holds for long.
 
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::RspQueryCounters;
@@ -12,7 +11,6 @@ use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::number::Qpn;
 
 use crate::port_pace::{PortRates, Throttled};
-use crate::qp::Qp;
 use crate::Device;
 
 /// The data path to the peer of a connection.
@@ -132,21 +130,6 @@ impl Device {
     /// Whether a driver has set the device up.
     pub fn has_driver(&self) -> bool {
         self.negotiated() != Features::NONE
-    }
-
-    /// The status of each QP, in the order of their numbers.
-    pub fn qp_status(&self) -> Vec<QpStatus> {
-        let status = |qp: Arc<Qp>| {
-            Some(QpStatus {
-                qpn: qp.number,
-                qp_type: qp.init.qp_type,
-                state: qp.state()?,
-                user: qp.init.user,
-                peer: qp.summary.peer(),
-                rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
-            })
-        };
-        self.qps.iter().filter_map(status).collect()
     }
 
     /// The status of the device. The time that this takes does not depend on the number of its

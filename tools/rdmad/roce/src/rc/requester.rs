@@ -162,6 +162,11 @@ impl<L> Requester<L> {
         self.queue.make_room(budget, depth)
     }
 
+    /// Number of packets that may be unacknowledged: the congestion window.
+    pub fn window(&self) -> u64 {
+        self.window.packets()
+    }
+
     /// Whether [`post`](Self::post) would accept a work request.
     pub fn has_room(&self) -> bool {
         !self.queue.is_full() && !self.dead

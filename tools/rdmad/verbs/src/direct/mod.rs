@@ -17,7 +17,6 @@
 
 mod datagram;
 mod exchange;
-#[cfg(feature = "testing")]
 mod saved;
 
 use std::sync::{Arc, Weak};
@@ -36,8 +35,7 @@ use virtio_rdma_abi::qp::QpAttr;
 
 pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
-#[cfg(feature = "testing")]
-pub(crate) use self::saved::TransferState;
+pub(crate) use self::saved::{TransferState, ANSWER, PAUSE};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
 use crate::shared::MutexGuard;

@@ -2,18 +2,22 @@
 
 //! The saved state of a transfer.
 
-use roce::saved::Epoch;
+use roce::saved::{or_null, Epoch};
+#[cfg(feature = "testing")]
 use roce::work::SendWr;
+use serde::Serialize;
 use virtio_rdma_abi::ib::WcStatus;
 
 use super::{Transfer, Wait};
+#[cfg(feature = "testing")]
 use crate::wqe::PostedSend;
 
 /// The state of a [`Transfer`] besides its work request. Times are encoded as in [`Epoch`].
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct TransferState {
     /// Time at which the wait ends, or `roce::saved::NONE`.
+    #[serde(serialize_with = "or_null")]
     pub deadline: u64,
     /// Bytes transferred so far.
     pub done: u32,
@@ -28,8 +32,8 @@ pub(crate) struct TransferState {
 }
 
 const NOTHING: u8 = 0;
-const PAUSE: u8 = 1;
-const ANSWER: u8 = 2;
+pub(crate) const PAUSE: u8 = 1;
+pub(crate) const ANSWER: u8 = 2;
 
 impl Transfer {
     /// The state from which another process can resume the transfer.
@@ -49,6 +53,7 @@ impl Transfer {
     }
 
     /// Resumes the transfer of `wr` from `state`.
+    #[cfg(feature = "testing")]
     pub(crate) fn restored(wr: SendWr<PostedSend>, state: &TransferState, epoch: Epoch) -> Self {
         let deadline = epoch.instant(state.deadline);
         Self {

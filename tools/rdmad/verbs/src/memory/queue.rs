@@ -4,9 +4,7 @@
 //! A queue may also be absent.
 
 use dma::DmaView;
-#[cfg(feature = "testing")]
-use virtio_rdma_ring::DevicePositions;
-use virtio_rdma_ring::{DeviceQueue, RingError};
+use virtio_rdma_ring::{DevicePositions, DeviceQueue, RingError};
 
 use super::virtqueue::{VirtqueueConsumer, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
@@ -115,13 +113,12 @@ impl WorkConsumer {
         }
     }
 
-    /// The device's positions in a ring, which are its saved state, or `None` for a virtqueue.
-    #[cfg(feature = "testing")]
-    pub(crate) fn save(&self) -> Option<DevicePositions> {
+    /// The device's positions, which are the saved state of a ring.
+    pub(crate) fn positions(&self) -> DevicePositions {
         match self {
-            Self::Own(queue) => Some(queue.positions()),
-            Self::Virtqueue(_) => None,
-            Self::Absent => Some(DevicePositions::default()),
+            Self::Own(queue) => queue.positions(),
+            Self::Virtqueue(queue) => queue.positions(),
+            Self::Absent => DevicePositions::default(),
         }
     }
 
@@ -137,7 +134,7 @@ impl WorkConsumer {
     /// The WQEs of a ring that were fetched and are not complete.
     #[cfg(feature = "testing")]
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = FetchedWqe> {
-        let positions = self.save().unwrap_or_default();
+        let positions = self.positions();
         (0..positions.outstanding())
             .map(move |index| FetchedWqe(positions.done.wrapping_add(index)))
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{fence, AtomicBool, Ordering};
 use dma::DmaView;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::ring::{ArmKind, ArmWord, WORK_SLOTS};
-use virtio_rdma_ring::{ArmLatch, RingError};
+use virtio_rdma_ring::{ArmLatch, DevicePositions, RingError};
 use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{require, Result};
@@ -162,6 +162,16 @@ impl VirtqueueConsumer {
             seen: 0,
             used: 0,
             published: 0,
+        }
+    }
+
+    /// Numbers of chains that were given back and fetched, modulo 2^16.
+    pub(super) fn positions(&self) -> DevicePositions {
+        let next = u32::from(self.next);
+        let outstanding = self.next.wrapping_sub(self.used);
+        DevicePositions {
+            done: next.wrapping_sub(outstanding.into()),
+            next,
         }
     }
 

@@ -6,13 +6,14 @@
 //! attributes. [`summary`] is the part of a QP that is read without locks, and [`remote_qp`]
 //! identifies its peer. [`send`] and [`recv`] are the halves of a QP, with their rings; [`service`]
 //! wraps the protocol machines of the transport services. [`serve`] executes a QP's turns.
+//! [`saved`] describes the state of the halves, and [`details`] tells it to people.
 
 mod attr;
 mod counter_set;
+mod details;
 mod modify;
 mod recv;
 mod remote_qp;
-#[cfg(feature = "testing")]
 mod saved;
 mod send;
 mod serve;
@@ -45,6 +46,7 @@ use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
 
+pub use details::QpDetails;
 pub(crate) use modify::ForCommand;
 pub(crate) use recv::{RecvIo, RecvSide, RecvTurn};
 pub(crate) use remote_qp::RemoteQp;

@@ -145,6 +145,14 @@ impl Requester {
         }
     }
 
+    /// Number of packets that the requester may have unacknowledged; `None` without a window.
+    pub(super) fn window(&self) -> Option<u64> {
+        match self {
+            Self::Rc(requester) => Some(requester.window()),
+            Self::Uc(_) => None,
+        }
+    }
+
     /// Time at which the requester needs a turn, if no event occurs first.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {

@@ -19,6 +19,9 @@ pub(crate) struct Parked(u16);
 
 /// The half has more work: the scheduler makes the QP ready at the end of the turn.
 const AGAIN: u16 = 1 << 0;
+/// Bits of callers that [`QpDetails`](crate::QpDetails) explains.
+const FRAMES: u16 = 1;
+const DOORBELL: u16 = 5;
 
 impl Parked {
     /// Requests another turn at once.
@@ -31,6 +34,22 @@ impl Parked {
         Self(self.0 | other.into().0)
     }
 
+    /// The callers, in words.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let has = move |(bit, _): &&(u16, _)| self.0 & bit != 0;
+        CALLERS.iter().filter(has).map(|(_, name)| *name)
+    }
+
+    /// Whether room for frames gives the next turn.
+    pub(crate) const fn is_for_frames(self) -> bool {
+        self.0 & 1 << FRAMES != 0
+    }
+
+    /// Whether a doorbell gives the next turn.
+    pub(crate) const fn is_for_doorbell(self) -> bool {
+        self.0 & 1 << DOORBELL != 0
+    }
+
     /// Whether another turn is requested at once.
     pub(crate) const fn is_again(self) -> bool {
         self.0 & AGAIN != 0
@@ -38,22 +57,27 @@ impl Parked {
 }
 
 macro_rules! callers {
-    ($($token:ident = $bit:literal,)*) => {$(
-        impl From<$token> for Parked {
-            fn from(_: $token) -> Self {
-                Self(1 << $bit)
+    ($($token:ident = $bit:expr, $text:literal;)*) => {
+        $(
+            impl From<$token> for Parked {
+                fn from(_: $token) -> Self {
+                    Self(1 << $bit)
+                }
             }
-        }
-    )*};
+        )*
+
+        /// The callers in words.
+        const CALLERS: &[(u16, &str)] = &[(AGAIN, "its next turn"), $((1 << $bit, $text),)*];
+    };
 }
 
 callers! {
-    ForFrames = 1,
-    Until = 2,
-    ForAnswer = 3,
-    ForPeer = 4,
-    ForDoorbell = 5,
-    Watched = 6,
-    ForCommand = 7,
-    ForRequest = 8,
+    ForFrames = FRAMES, "room for its frames at the port";
+    Until = 2, "a deadline";
+    ForAnswer = 3, "a response of its peer";
+    ForPeer = 4, "a change of its peer";
+    ForDoorbell = DOORBELL, "a doorbell";
+    Watched = 6, "a work request, for which a worker polls";
+    ForCommand = 7, "a command";
+    ForRequest = 8, "a request of its peer";
 }

@@ -42,6 +42,7 @@ mod steps;
 mod switch;
 mod turns;
 mod unanswered;
+mod why;
 mod windows;
 
 /// These tests use own rings. The test program `virtqueue_mode` runs many of them with virtqueues.

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Serialize, Serializer};
+
 use crate::headers::Syndrome;
 use crate::psn::Psn;
 use crate::rc::{MAX_RD_ATOMIC, WINDOW};
@@ -25,7 +27,7 @@ const REQUESTS: usize = WINDOW as usize;
 /// The state of a [`Responder`] without its connection, its attributes and the receive of the
 /// message in progress.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ResponderState {
     /// The message in progress.
     pub message: MessageState,
@@ -63,7 +65,7 @@ pub struct Kept<T, const N: usize> {
 
 /// An answer that has not been sent completely.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AnswerState {
     /// PSN, kind and value of the answer.
     pub answer: ResultState,
@@ -83,7 +85,7 @@ pub struct AnswerState {
 
 /// The result of an executed request, which the answer reports to the peer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ResultState {
     /// For a READ, the address of the bytes that are left to send. For an atomic operation, the
     /// original value of the word.
@@ -96,7 +98,7 @@ pub struct ResultState {
 
 /// PSNs of an executed request.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestState {
     /// First PSN of the request.
     pub psn: u32,
@@ -139,6 +141,12 @@ impl<T: Copy + Default + PartialEq, const N: usize> PartialEq for Kept<T, N> {
 }
 
 impl<T: Copy + Default + Eq, const N: usize> Eq for Kept<T, N> {}
+
+impl<T: Copy + Default + Serialize, const N: usize> Serialize for Kept<T, N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.values())
+    }
+}
 
 impl ResultState {
     fn of(psn: Psn, answer: &ResponseContent) -> Self {

@@ -2,6 +2,8 @@
 
 //! The saved state of a requester.
 
+use serde::Serialize;
+
 use crate::psn::Psn;
 use crate::saved::FailedWork;
 use crate::work::SendWr;
@@ -10,7 +12,7 @@ use super::Requester;
 
 /// The state of a [`Requester`] without its connection and work requests.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequesterState {
     /// The first work request that can't be executed.
     pub failed: FailedWork,

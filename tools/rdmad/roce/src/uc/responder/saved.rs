@@ -2,6 +2,8 @@
 
 //! The saved state of a responder.
 
+use serde::Serialize;
+
 use crate::psn::Psn;
 use crate::saved::MessageState;
 use crate::work::RecvWr;
@@ -10,7 +12,7 @@ use super::{MessageInProgress, Responder};
 
 /// The state of a [`Responder`] without its path MTU, its access flags and the held receive.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ResponderState {
     /// The message in progress.
     pub message: MessageState,

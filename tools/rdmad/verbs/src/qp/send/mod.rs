@@ -22,13 +22,12 @@ use crate::memory::{QueueMem, WorkConsumer};
 use crate::port_load::QpLoad;
 use crate::port_pace::PortShare;
 use crate::runtime::{Alarm, Flow, Until};
+use crate::turn::Parked;
 use crate::wire::Arrived;
 use crate::wqe::{Fetched, Snapshots};
 use crate::Device;
 
-#[cfg(feature = "testing")]
-pub(super) use pace::PacerState;
-pub(super) use pace::{Pacer, RateLimitAttr};
+pub(super) use pace::{Pacer, PacerState, RateLimitAttr};
 pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 
@@ -58,6 +57,19 @@ pub(crate) struct SendSide {
     pub(in crate::qp) drained: bool,
     /// The QP's entry in the runtime's timers.
     pub(in crate::qp) alarm: Alarm,
+    /// The end of the QP's last turn.
+    pub(in crate::qp) stopped: Option<Stopped>,
+}
+
+/// The end of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) struct Stopped {
+    /// When the turn began.
+    pub at: Instant,
+    /// Causes of the send half's next turn.
+    pub send: Parked,
+    /// Causes of the receive half's next turn.
+    pub recv: Parked,
 }
 
 /// The part of the send half that the protocol machines borrow.
@@ -104,6 +116,7 @@ impl SendSide {
             transfer: None,
             drained: false,
             alarm: Alarm::default(),
+            stopped: None,
         }
     }
 

@@ -7,12 +7,10 @@
 //! sent. Credit is exact, in fractions of a byte. The bucket has no timer: a QP that must wait
 //! parks with a deadline, like a QP that waits for an acknowledgement.
 
-#[cfg(feature = "testing")]
 mod saved;
 
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "testing")]
 pub(in crate::qp) use self::saved::PacerState;
 
 /// Credit for one byte. A rate of 1 kb/s earns a credit of 1 per nanosecond.

@@ -22,6 +22,7 @@ use dma::DmaView;
 use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState};
 
+use super::send::Stopped;
 use super::{Qp, RecvIo, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::memory::QueueView;
 use crate::runtime::{TurnEnd, TurnStart, Watch};
@@ -120,6 +121,11 @@ impl Qp {
         let budget = device.budget_of(start);
         let turn = SendTurn::new(self, device, &view, &budget);
         let sent = self.send_half(&turn, &mut side, watch);
+        side.stopped = Some(Stopped {
+            at: turn.now,
+            send: sent,
+            recv: answered.parked,
+        });
         drop(turn);
         let spent = answered.cost + budget.spent();
         device.runtime().note_turn(spent);

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! QPs that hang, each for another reason, are explained.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use verbs::{Clock, Device, Limits, PathPolicy, RuntimeConfig};
+use virtio_rdma_abi::ib::WrOpcode;
+use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ring::Doorbell;
+
+use crate::harness::*;
+
+/// Two VMs with a clock that only the test advances.
+fn world(path: PathPolicy) -> World {
+    let config = RuntimeConfig {
+        path,
+        clock: Clock::manual(),
+        ..RuntimeConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
+
+/// Why a QP's work does not go on.
+fn why(device: &Device, qpn: Qpn) -> Option<String> {
+    device.qp_details(qpn).unwrap().1.why
+}
+
+/// Fails unless the explanation of a QP has all of `parts`.
+#[track_caller]
+fn explains(device: &Device, qpn: Qpn, parts: &[&str]) {
+    let why = why(device, qpn).unwrap_or_default();
+    for part in parts {
+        assert!(why.contains(part), "{part:?} is not in {why:?}");
+    }
+}
+
+#[test]
+fn a_qp_without_work_needs_no_explanation() {
+    on_both_paths(|path| {
+        let world = world(path);
+        let p = Pair::new(&world);
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 64)]);
+        p.qa.post(&p.send(2, 64));
+        world.runtime.advance(Duration::ZERO);
+        assert_eq!(why(&p.a.device, p.qa.qpn), None);
+        assert_eq!(why(&p.b.device, p.qb.qpn), None);
+    });
+}
+
+#[test]
+fn a_doorbell_is_lost() {
+    on_both_paths(|path| {
+        let world = world(path);
+        let p = Pair::new(&world);
+        world.runtime.advance(Duration::ZERO);
+        assert!(p.qa.post_all(&[p.send(1, 8).bytes(), p.send(2, 8).bytes()]));
+        world.runtime.advance(Duration::from_secs(1));
+        let parts = ["2 work requests are posted", "doorbell has not come"];
+        explains(&p.a.device, p.qa.qpn, &parts);
+        // The doorbell that comes after all is no longer missed.
+        p.qa.ring_doorbell(Doorbell::Sq);
+        world.runtime.advance(Duration::ZERO);
+        let why = why(&p.a.device, p.qa.qpn).unwrap();
+        assert!(!why.contains("doorbell"), "{why}");
+    });
+}
+
+#[test]
+fn the_peer_has_no_receive() {
+    on_both_paths(|path| {
+        let world = world(path);
+        for (rnr_retry, left) in [(7, "retries left: without limit"), (3, "retries left: 2")] {
+            let ours = Options {
+                rnr_retry,
+                ..Options::default()
+            };
+            let theirs = Options {
+                // 10.24 ms.
+                min_rnr_timer: 20,
+                ..Options::default()
+            };
+            let p = Pair::with(&world, ours, theirs);
+            p.qa.post(&p.send(1, 64));
+            world.runtime.advance(Duration::ZERO);
+            let parts = ["no receive posted (RNR)", "due in 10.2 ms", left];
+            explains(&p.a.device, p.qa.qpn, &parts);
+        }
+    });
+}
+
+#[test]
+fn an_srq_has_run_dry() {
+    let world = world(PathPolicy::Wire);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+    let srq = Srq::new(b, 16);
+    let from = Qp::new(a, &cq_a, &cq_a, Options::default());
+    let to = Qp::with_srq(b, &cq_b, srq.srqn, Options::default()).unwrap();
+    connect(&from, &to);
+    let mr = a.mr(4096);
+    from.post(&Wr::new(1, WrOpcode::Send).local(&mr, 0, 64));
+    world.runtime.advance(Duration::ZERO);
+    let dry = format!("SRQ {} has no receive", srq.srqn);
+    explains(&b.device, to.qpn, &["a request of its peer waits", &dry]);
+}
+
+#[test]
+fn the_peer_does_not_answer() {
+    on_both_paths(|path| {
+        let world = world(path);
+        let p = Pair::new(&world);
+        p.qb.destroy().unwrap();
+        p.qa.post(&p.send(1, 64));
+        world.runtime.advance(Duration::ZERO);
+        let parts = match path {
+            PathPolicy::Direct => ["its peer does not answer", "the ACK timeout ends in", "7"],
+            PathPolicy::Wire => [
+                "1 packets from PSN",
+                "are not acknowledged",
+                "retries left: 7",
+            ],
+        };
+        explains(&p.a.device, p.qa.qpn, &parts);
+    });
+}
+
+#[test]
+fn a_window_stays_shut() {
+    let world = world(PathPolicy::Wire);
+    let p = Pair::new(&world);
+    world.net.ends_after.store(0, Ordering::Relaxed);
+    for id in 0..64 {
+        p.qa.post(&p.send(id, 64));
+    }
+    world.runtime.advance(Duration::ZERO);
+    let parts = [
+        "packets from PSN",
+        "which is all that the congestion window allows",
+    ];
+    explains(&p.a.device, p.qa.qpn, &parts);
+}
+
+#[test]
+fn a_port_has_no_frames() {
+    let world = world(PathPolicy::Wire);
+    let p = Pair::new(&world);
+    let buffers = world.net.take_buffers(p.a.mac);
+    p.qa.post(&p.send(1, 64));
+    world.runtime.advance(Duration::ZERO);
+    explains(
+        &p.a.device,
+        p.qa.qpn,
+        &["the port has no room for its frames"],
+    );
+    drop(buffers);
+}
