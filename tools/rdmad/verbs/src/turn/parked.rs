@@ -42,12 +42,12 @@ impl Parked {
 
     /// Whether room for frames gives the next turn.
     pub(crate) const fn is_for_frames(self) -> bool {
-        self.0 & 1 << FRAMES != 0
+        self.0 & (1 << FRAMES) != 0
     }
 
     /// Whether a doorbell gives the next turn.
     pub(crate) const fn is_for_doorbell(self) -> bool {
-        self.0 & 1 << DOORBELL != 0
+        self.0 & (1 << DOORBELL) != 0
     }
 
     /// Whether another turn is requested at once.
