@@ -55,12 +55,12 @@ impl AssignedVirtqueues {
     }
 
     /// Called when the driver has reset virtqueue `queue`.
-    pub(crate) fn renew(&self, queue: u16) {
+    pub(crate) fn mark_reset(&self, queue: u16) {
         self.awaits_reset.lock().remove(&queue);
     }
 
     /// Called when the driver has reset the device.
-    pub(crate) fn renew_all(&self) {
+    pub(crate) fn mark_all_reset(&self) {
         self.awaits_reset.lock().clear();
     }
 }

@@ -374,12 +374,12 @@ impl Device {
     /// not accessed any more. If the virtqueue still belongs to an object, that object has failed.
     pub fn virtqueue_reset(&self, queue: u16) {
         if !self.has_own_rings() {
-            self.renew_virtqueue(queue);
+            self.release_virtqueue(queue);
             self.virtqueues.send_interrupts();
         }
     }
 
-    fn renew_virtqueue(&self, queue: u16) {
+    fn release_virtqueue(&self, queue: u16) {
         let _control = self.control.lock();
         match self.assigned_virtqueues.numbers().role(queue) {
             Role::Cq(cqn) => {
@@ -396,7 +396,7 @@ impl Device {
             }
             Role::Control => {}
         }
-        self.assigned_virtqueues.renew(queue);
+        self.assigned_virtqueues.mark_reset(queue);
     }
 
     /// Called when the frame port has received frames, or has room again.
@@ -446,7 +446,7 @@ impl Device {
         self.destroy_all();
         self.events.clear();
         self.link.reset();
-        self.assigned_virtqueues.renew_all();
+        self.assigned_virtqueues.mark_all_reset();
         self.failed.store(false, Ordering::Release);
         drop(control);
         // This thread may have completed work of QPs of other devices, so it sends their

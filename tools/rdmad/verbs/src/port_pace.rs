@@ -191,7 +191,7 @@ impl PortPacer {
     #[inline]
     pub(crate) fn owe_bytes(&self, share: &mut PortShare, bytes: u64) {
         if self.has_limits() {
-            self.buckets.lock().bytes.renew(&mut share.bytes);
+            self.buckets.lock().bytes.void_if_stale(&mut share.bytes);
             share.bytes.owed += bytes;
         }
     }
@@ -272,7 +272,7 @@ impl Bucket {
         if self.rate == 0 {
             return Ok(most);
         }
-        self.renew(share);
+        self.void_if_stale(share);
         if let Some(at) = share.at.filter(|at| now < *at) {
             self.since.get_or_insert(now);
             return Err(at);
@@ -308,7 +308,7 @@ impl Bucket {
     }
 
     /// Voids a booking that was made before the limit was changed.
-    fn renew(&self, share: &mut Share) {
+    fn void_if_stale(&self, share: &mut Share) {
         if share.version != self.version {
             *share = Share {
                 version: self.version,

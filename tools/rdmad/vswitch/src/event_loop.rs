@@ -34,7 +34,7 @@ const BATCH: usize = 64;
 /// batch may be all that has arrived.
 const FLOOD: u32 = 8;
 /// Interval of the search for restarted peers and interfaces that were created again.
-const RENEWAL: Duration = Duration::from_secs(1);
+const RECONNECT: Duration = Duration::from_secs(1);
 /// Interval at which buffers are freed that were not used in it.
 const SHED: Duration = Duration::from_secs(1);
 /// Time without an event after which captured frames are written to their file.
@@ -59,7 +59,7 @@ pub(crate) struct EventLoop {
     /// Time of this round.
     now: Instant,
     /// Time of the next search for peers and interfaces. `None` if no link needs it.
-    renewal: Option<Instant>,
+    reconnect_at: Option<Instant>,
     /// Time at which buffers that were not used lately are freed. `None` if no pool has many.
     shedding: Option<Instant>,
     /// Whether engines or links have frames left after this round.
@@ -123,7 +123,7 @@ impl EventLoop {
             .map(|pool| pool.take(MAX_FRAME).ok_or(Errno::NOMEM))
             .collect::<Result<_, _>>()?;
         let offloads_icrc = pcap.is_none() && faults.is_none();
-        let renewal = forwarder.any_comes_and_goes().then(|| now + RENEWAL);
+        let reconnect_at = forwarder.any_comes_and_goes().then(|| now + RECONNECT);
         Ok(Self {
             epoll,
             waker,
@@ -136,7 +136,7 @@ impl EventLoop {
             forwarder,
             spares,
             now,
-            renewal,
+            reconnect_at,
             shedding: None,
             more: false,
             full: false,
@@ -237,10 +237,10 @@ impl EventLoop {
         self.watch_links(&handled);
         self.forwarder.keep(&handled, now);
         self.handled = handled;
-        if let Some(at) = self.renewal.filter(|at| *at <= now) {
-            self.forwarder.renew();
+        if let Some(at) = self.reconnect_at.filter(|at| *at <= now) {
+            self.forwarder.reconnect();
             self.find_again();
-            self.renewal = Some(at.max(now) + RENEWAL);
+            self.reconnect_at = Some(at.max(now) + RECONNECT);
         }
         if self.forwarder.calls.take_surplus() {
             self.shedding.get_or_insert(now + SHED);
@@ -314,7 +314,7 @@ impl EventLoop {
         let retry = self.forwarder.retry_in(self.now);
         let flush = self.captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
-        let at = [held, self.renewal, self.shedding]
+        let at = [held, self.reconnect_at, self.shedding]
             .into_iter()
             .flatten()
             .min();

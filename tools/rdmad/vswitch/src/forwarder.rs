@@ -233,8 +233,8 @@ impl Forwarder {
     }
 
     /// Searches for restarted peers.
-    pub(crate) fn renew(&mut self) {
-        self.links().for_each(|(_, link, _)| link.renew());
+    pub(crate) fn reconnect(&mut self) {
+        self.links().for_each(|(_, link, _)| link.reconnect());
     }
 
     /// Frees some of the buffers that were not used lately. See [`Shedding::shed`].

@@ -145,9 +145,9 @@ impl Link {
     }
 
     /// Searches for a restarted peer, if the link is a Unix uplink.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         match &mut self.socket {
-            Socket::Unix(uplink) => uplink.renew(),
+            Socket::Unix(uplink) => uplink.reconnect(),
             Socket::Net(_) | Socket::Udp(_) | Socket::Tap(_) => {}
         }
     }

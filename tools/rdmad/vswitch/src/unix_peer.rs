@@ -47,13 +47,13 @@ impl UnixPeer {
             connected: false,
             connections: 0,
         };
-        peer.renew();
+        peer.reconnect();
         peer
     }
 
     /// Connects to the present socket at the peer's path. To be called from time to time: until
     /// then, a restarted peer can't send to this socket, so nothing else reports the restart.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn reconnect(&mut self) {
         let _ = self.connect();
     }
 
@@ -76,7 +76,7 @@ impl UnixPeer {
     }
 
     /// Number of the connection, or `None` once the peer was found to have ended. If
-    /// [`renew`](Self::renew) finds a successor before that, the number does not change.
+    /// [`reconnect`](Self::reconnect) finds a successor before that, the number does not change.
     pub(crate) fn connection(&self) -> Option<u64> {
         self.connected.then_some(self.connections)
     }

@@ -8,7 +8,7 @@
 //! received the token may send batches, in which frames may lack their ICRC. A batch with another
 //! token is refused, and answered with a greeting. The agreement ends when the peer is found dead,
 //! or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
-//! restarted peer renews the agreement.
+//! restarted peer greets the peer again.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,8 +26,8 @@ use crate::batch::{self, Datagram};
 use crate::link::Received;
 use crate::unix_peer::{is_gone, UnixPeer};
 
-/// Number of [renewals](UnixUplink::renew) without a greeting or batch of the peer after which the
-/// agreement ends.
+/// Number of [reconnections](UnixUplink::reconnect) without a greeting or batch of the peer after
+/// which the agreement ends.
 const SILENCE: u32 = 3;
 
 /// The socket, and the state of the agreement with its peer.
@@ -44,7 +44,7 @@ pub(crate) struct UnixUplink {
     has_greeted: bool,
     /// Whether a greeting to the peer is pending.
     greets: bool,
-    /// Number of renewals since the last greeting or batch of the peer.
+    /// Number of reconnections since the last greeting or batch of the peer.
     silent: u32,
     head: Box<[u8; batch::HEAD]>,
     /// Received frames of a batch that [`receive`](Self::receive) has yet to return.
@@ -82,8 +82,8 @@ impl UnixUplink {
         self.heard.filter(|_| is_same && self.has_greeted)
     }
 
-    /// Connects to the present socket at the peer's path, and renews the agreement.
-    pub(crate) fn renew(&mut self) {
+    /// Connects to the present socket at the peer's path, and greets the peer again.
+    pub(crate) fn reconnect(&mut self) {
         // The old peer is greeted first, to check whether it is still alive.
         self.greets |= self.heard.is_some();
         self.greet();
@@ -91,7 +91,7 @@ impl UnixUplink {
         if self.silent > SILENCE {
             self.heard = None;
         }
-        self.peer.renew();
+        self.peer.reconnect();
         self.greet();
     }
 
@@ -106,7 +106,7 @@ impl UnixUplink {
         }
         if self.greets && connection.is_some() {
             let greeting = batch::greeting(self.token, self.heard.unwrap_or(0));
-            // If the socket is full, the next renewal sends the greeting.
+            // If the socket is full, the next reconnection sends the greeting.
             let sent = self.peer.send_connected(&[IoSlice::new(&greeting)]);
             self.greets = sent.is_err();
             self.has_greeted |= sent.is_ok();
@@ -210,7 +210,7 @@ impl UnixUplink {
         let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
         let datagram = Datagram::of(&into[..total.min(batch::HEAD)], total);
         let is_greeting = matches!(datagram, Datagram::Greeting { .. });
-        self.peer.renew();
+        self.peer.reconnect();
         self.greet();
         Ok(match is_greeting {
             true => Received::Nothing,
@@ -315,16 +315,16 @@ mod tests {
     fn greetings_keep_the_agreement_and_silence_ends_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut ends = ends(dir.path());
-        ends.iter_mut().for_each(UnixUplink::renew);
+        ends.iter_mut().for_each(UnixUplink::reconnect);
         exchange(&mut ends);
         for _ in 0..3 * SILENCE {
-            ends.iter_mut().for_each(UnixUplink::renew);
+            ends.iter_mut().for_each(UnixUplink::reconnect);
             assert!(ends.iter().all(UnixUplink::takes_batches));
             exchange(&mut ends);
         }
         for _ in 0..=SILENCE {
             assert!(ends[0].takes_batches());
-            ends[0].renew();
+            ends[0].reconnect();
         }
         assert!(!ends[0].takes_batches());
     }

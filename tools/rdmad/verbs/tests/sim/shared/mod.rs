@@ -181,7 +181,7 @@ impl<'w> Shared<'w> {
 
     /// Ends a member that is receiving a message, or replaces it if it has ended. The receives that
     /// it held are used again.
-    fn renew(&mut self, at: usize) {
+    fn end_or_replace(&mut self, at: usize) {
         self.check_events();
         let is_within_message = self.is_within_message(&self.members[at]);
         let member = &mut self.members[at];
@@ -234,7 +234,7 @@ impl<'w> Party<'w> for Shared<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let at = choices.below(self.members.len());
         if choices.widely_once_in(4) {
-            return self.renew(at);
+            return self.end_or_replace(at);
         }
         match choices.below(25) {
             0..=7 => {
