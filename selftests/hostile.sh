@@ -48,8 +48,8 @@ test_killed_in_flight() {
 		kill -KILL "$soak"
 		wait "$soak" || true
 	done
-	settled() { [[ $(count) == "$before" ]]; }
-	until_ok 20 settled
+	is_as_before() { [[ $(count) == "$before" ]]; }
+	until_ok 20 is_as_before
 	traffic
 }
 

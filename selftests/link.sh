@@ -199,8 +199,8 @@ test_resources() {
 	rdma res show qp link "$dev/1" type RC | grep -q 'state RTS'
 	touch "$work/stop"
 	wait "$soak"
-	settled() { [[ $(count) == "$before" ]]; }
-	until_ok 10 settled
+	is_as_before() { [[ $(count) == "$before" ]]; }
+	until_ok 10 is_as_before
 }
 
 # The port counts its traffic. sysfs and the rdma tool show the counters, and the tool also shows

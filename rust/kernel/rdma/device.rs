@@ -301,7 +301,7 @@ impl<T: Driver> DeviceRef<T> {
     /// Like [`try_get`](Self::try_get), but first waits for the end of an unregistration, or of a
     /// move to another network namespace, after which all clients have the device again. May sleep,
     /// and must not be called where such an end is waited for.
-    pub fn get_settled(&self) -> Option<Registered<'_, T>> {
+    pub fn wait_and_get(&self) -> Option<Registered<'_, T>> {
         // SAFETY: By the type invariants the device is allocated. The core has initialized the
         // lock, which it holds during an unregistration and a move.
         unsafe {

@@ -96,7 +96,7 @@ pub fn pass(runtime: &Runtime) -> bool {
 }
 
 /// Runs the workers, and advances the clock to their deadlines, until no work is left.
-pub fn settle(runtime: &Runtime) {
+pub fn run_until_idle(runtime: &Runtime) {
     work(runtime);
     for _ in 0..DEADLINES {
         if !pass(runtime) {
@@ -181,7 +181,7 @@ impl<'w> Neighbour<'w> {
         ours.post(&Wr::new(2, WrOpcode::Send).local(from, 0, LEN));
         let read = Wr::new(3, WrOpcode::RdmaRead).local(from, 4096, LEN);
         ours.post(&read.remote(to, 0));
-        settle(&self.world.runtime);
+        run_until_idle(&self.world.runtime);
         for (cq, ids) in self.cqs.iter().zip([&[2, 3][..], &[1]]) {
             for &id in ids {
                 let cqe = cq.poll().expect("a completion of the neighbour");

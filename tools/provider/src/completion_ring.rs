@@ -570,8 +570,8 @@ impl CompletionRing {
     }
 
     /// Does the deferred work, unless a batch has the lock: then the batch does the work.
-    fn settle(&self) {
-        self.deferred.settle(
+    fn apply_deferred(&self) {
+        self.deferred.drain(
             || self.state.lock_unless_kept(),
             |state, messages| self.apply_all(state, messages),
         );
@@ -755,7 +755,7 @@ impl CompletionRing {
             .defer(|messages| messages.push_back(Message::Moved(newer)));
         self.deferred.release(1);
         drop(control);
-        self.settle();
+        self.apply_deferred();
         Ok(ring_doorbell)
     }
 }
@@ -813,7 +813,7 @@ impl Polling<'_> {
     pub fn end(mut self) {
         self.state.publish();
         if self.state.end() {
-            self.ring.settle();
+            self.ring.apply_deferred();
         }
     }
 }
@@ -867,7 +867,7 @@ impl Attachment {
             }
         });
         drop(control);
-        self.ring.settle();
+        self.ring.apply_deferred();
         Ok(())
     }
 
@@ -903,7 +903,7 @@ impl Attachment {
             }));
         });
         drop(control);
-        self.ring.settle();
+        self.ring.apply_deferred();
     }
 }
 

@@ -141,7 +141,7 @@ impl<M> Deferred<M> {
     /// the lock.
     ///
     /// `lock` returns `None` if the present holder of the lock will check for messages later.
-    pub fn settle<G>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, &mut [M])) {
+    pub fn drain<G>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, &mut [M])) {
         if !self.is_pending() {
             return;
         }

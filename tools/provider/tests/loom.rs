@@ -141,8 +141,8 @@ impl Cq {
         }
     }
 
-    fn settle(&self) {
-        self.deferred.settle(
+    fn apply_deferred(&self) {
+        self.deferred.drain(
             || self.state.lock_unless_kept(),
             |state, messages| self.apply(state, messages),
         );
@@ -159,7 +159,7 @@ impl Cq {
                 is_alive: false,
             });
         });
-        self.settle();
+        self.apply_deferred();
     }
 
     /// Creates a QP of life 2 with the same number, and completes a work request of it.
@@ -178,7 +178,7 @@ impl Cq {
                 });
             }
         });
-        self.settle();
+        self.apply_deferred();
         self.produced.fetch_add(1, Ordering::Release);
     }
 }
@@ -226,7 +226,7 @@ fn a_number_comes_back_beside_a_batch() {
         let mut state = unsafe { cq.state.resume() };
         let second = cq.poll(&mut state);
         if state.end() {
-            cq.settle();
+            cq.apply_deferred();
         }
         first.into_iter().chain(second).collect()
     });

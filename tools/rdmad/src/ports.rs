@@ -159,7 +159,7 @@ impl Ports {
                 tracing::error!("{name}: port {} is left out: {error:#}", port.name);
             }
         }
-        changes.settle()?;
+        changes.flush()?;
         drop(changes);
         Ok(ports)
     }

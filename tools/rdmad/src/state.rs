@@ -116,7 +116,7 @@ impl Changes {
     }
 
     /// Writes the file if its content is not the present state.
-    pub fn settle(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         if self.is_stale {
             self.record(|_, _| {})?;
         }

@@ -88,11 +88,11 @@ impl Server {
     /// Records a step of the service thread.
     pub fn stepped(&mut self, step: Step) {
         self.is_reset |= step == Step::Did(Task::Reset) && self.reset.is_some();
-        self.settle();
+        self.signal_vectors();
     }
 
     /// Signals the eventfds of vectors that the function raised.
-    pub fn settle(&mut self) {
+    pub fn signal_vectors(&mut self) {
         for raised in self.function.take_raised() {
             self.vectors.raise(raised);
         }
@@ -126,7 +126,7 @@ impl Server {
             return;
         }
         let body = self.execute(header.command, &message.payload, &message.fds);
-        self.settle();
+        self.signal_vectors();
         self.answer(&header, body);
     }
 

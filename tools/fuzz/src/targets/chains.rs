@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
             }
             bench.act(&mut input);
         }
-        stage::settle(&world.runtime);
+        stage::run_until_idle(&world.runtime);
         neighbour.works();
         bench.end();
     }
@@ -206,7 +206,7 @@ impl<'w> Bench<'w> {
             virtio_rdma_abi::ib::QpAttrMask::STATE,
             virtio_rdma_abi::wire::Wire::ZERO,
         );
-        stage::settle(&self.world.runtime);
+        stage::run_until_idle(&self.world.runtime);
         self.qp.destroy().expect("a QP that can go");
         self.cq.destroy().expect("a CQ that can go");
         let vm = self.qp.vm;

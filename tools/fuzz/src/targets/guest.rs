@@ -45,13 +45,13 @@ pub fn run(data: &[u8]) {
         }
         guest.act(&mut input);
     }
-    stage::settle(&world.runtime);
+    stage::run_until_idle(&world.runtime);
     neighbour.works();
     guest.peer.end(&world.runtime);
     stage::is_sound(&world.runtime, &world.vms);
     assert_eq!(peer.read(guard, 4096), [0x5a; 4096]);
     hostile.device.reset();
-    stage::settle(&world.runtime);
+    stage::run_until_idle(&world.runtime);
     // The reset also frees the PD and the GID that `before` counts.
     let after = stage::memory(hostile);
     assert!(

@@ -262,7 +262,7 @@ impl<'w> Bench<'w> {
     /// Executes a local work request of the owner. Returns whether it succeeded.
     fn local(&mut self, wqe: &[u8]) -> bool {
         self.qps[1].post_bytes(wqe);
-        stage::settle(&self.world.runtime);
+        stage::run_until_idle(&self.world.runtime);
         let cqe = self.cqs[1].poll().expect("a completion");
         let done = cqe.status == WcStatus::Success.value();
         if !done {
@@ -313,7 +313,7 @@ impl<'w> Bench<'w> {
         wr.remote.remote_addr = va;
         wr.remote.rkey = key;
         self.qps[0].post(&wr);
-        stage::settle(&self.world.runtime);
+        stage::run_until_idle(&self.world.runtime);
         let cqe = self.cqs[0].poll().expect("a completion");
         assert_eq!(cqe.wr_id, self.posted);
         let done = cqe.status == WcStatus::Success.value();

@@ -155,13 +155,13 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 // depend on timing which side fails first. Receives are posted for sends that wait
                 // for one.
                 if side != sender {
-                    stage::settle(&world.runtime);
+                    stage::run_until_idle(&world.runtime);
                     poll_all(&cqs, &mut polled);
                     while qps[sender].has_outstanding() {
                         let piece = sge(&mrs[side], 0, LONGEST as u32);
                         qps[side].post_recv(opcodes.len() as u64, &[piece]);
                         opcodes.push(None);
-                        stage::settle(&world.runtime);
+                        stage::run_until_idle(&world.runtime);
                         poll_all(&cqs, &mut polled);
                     }
                     sender = side;
@@ -186,24 +186,24 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 opcodes.push(None);
             }
             6 => {
-                stage::settle(&world.runtime);
+                stage::run_until_idle(&world.runtime);
             }
             _ => {
                 let side = input.below(2);
                 if input.once_in(8) {
-                    stage::settle(&world.runtime);
+                    stage::run_until_idle(&world.runtime);
                     qps[side].to(QpState::Err);
                 }
             }
         }
     }
-    stage::settle(&world.runtime);
+    stage::run_until_idle(&world.runtime);
     stage::is_sound(&world.runtime, &world.vms);
     let states = [0, 1].map(|side: usize| qps[side].state());
     for qp in &qps {
         qp.to(QpState::Err);
     }
-    stage::settle(&world.runtime);
+    stage::run_until_idle(&world.runtime);
     poll_all(&cqs, &mut polled);
     let completions = polled.map(|polled| {
         let ended = polled

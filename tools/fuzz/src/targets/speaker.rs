@@ -420,7 +420,7 @@ impl<'w> Talk<'w> {
         for qp in &self.qps {
             qp.to(QpState::Err);
         }
-        stage::settle(self.runtime);
+        stage::run_until_idle(self.runtime);
         self.deliver_all();
         stage::work(self.runtime);
         while self.poll() {}

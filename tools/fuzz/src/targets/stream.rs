@@ -273,7 +273,7 @@ impl Run<'_> {
                 self.session.store(at, &value);
             }
         }
-        self.session.server.settle();
+        self.session.server.signal_vectors();
         self.session.check_interrupts();
         Ok(())
     }

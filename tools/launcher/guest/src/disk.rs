@@ -43,7 +43,7 @@ impl Disk {
     /// Kills all other processes and remounts the disk read-only, so that its file system is clean.
     /// If this fails, writes all data to the disk; the next run recovers the file system from its
     /// journal.
-    pub fn settle(&self) {
+    pub fn leave_clean(&self) {
         for _ in 0..TRIES {
             end_others();
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}

@@ -84,7 +84,7 @@ fn start() -> Result<()> {
     limit(Resource::Core, Some(0), Some(0))?;
     let ended = run_agent(&setup);
     if let Some(disk) = disk {
-        disk.settle();
+        disk.leave_clean();
     }
     ended
 }

@@ -20,12 +20,12 @@ use roce::{Packet, Psn};
 
 /// A connection with earlier messages, with which it has measured its round trip of 40 µs. The
 /// local ACK timeout is 8.6 s.
-fn settled() -> Sim {
-    settled_with(Mtu::Mtu1024, 8)
+fn measured() -> Sim {
+    measured_with(Mtu::Mtu1024, 8)
 }
 
-/// Like [`settled`], with the path MTU `mtu` and earlier messages of `length` bytes.
-fn settled_with(mtu: Mtu, length: usize) -> Sim {
+/// Like [`measured`], with the path MTU `mtu` and earlier messages of `length` bytes.
+fn measured_with(mtu: Mtu, length: usize) -> Sim {
     let mut sim = sim(Settings {
         mtu,
         timeout: 20,
@@ -64,7 +64,7 @@ fn recovered(sim: &mut Sim) -> Duration {
 // abi: R-1164
 #[test]
 fn a_lost_last_packet_is_sent_again_soon_and_alone() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.ends[0].post(4, write(at(0)), local());
     lose(&mut sim, &[2]);
     let took = recovered(&mut sim);
@@ -84,7 +84,7 @@ fn a_lost_last_packet_is_sent_again_soon_and_alone() {
 
 #[test]
 fn a_lost_acknowledgement_is_asked_for_with_the_last_packet() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.ends[1].post_recv(0, local());
     sim.ends[0].post(4, SEND, local());
     lose(&mut sim, &[]);
@@ -98,7 +98,7 @@ fn a_lost_acknowledgement_is_asked_for_with_the_last_packet() {
 
 #[test]
 fn a_lost_tail_is_repeated_after_the_nak_of_the_probe() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.ends[0].post(4, write(at(0)), vec![0..8192]);
     lose(&mut sim, &[4, 5, 6, 7]);
     let took = recovered(&mut sim);
@@ -112,7 +112,7 @@ fn a_lost_tail_is_repeated_after_the_nak_of_the_probe() {
 /// sends no other NAK, but the second probe retransmits all packets.
 #[test]
 fn a_gap_that_is_lost_twice_is_repeated_by_the_second_probe() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.ends[0].post(4, write(at(0)), vec![0..4096]);
     lose(&mut sim, &[1]);
     let nak = sent(&mut sim, 1);
@@ -131,7 +131,7 @@ fn a_lost_answer_is_asked_for_again() {
         op: AtomicOp::FetchAdd { add: 1 },
     };
     for (op, bytes) in [(SendOp::Read { remote: at(0) }, 8), (add, 8)] {
-        let mut sim = settled();
+        let mut sim = measured();
         sim.ends[0].post(4, op, vec![0..bytes]);
         lose(&mut sim, &[]);
         assert_eq!(sent(&mut sim, 1).len(), 1, "it is lost");
@@ -146,7 +146,7 @@ fn a_lost_answer_is_asked_for_again() {
 #[test]
 fn the_end_of_a_read_is_asked_for_again() {
     // After messages of 100 packets, the window is large enough for all requests of the READ.
-    let mut sim = settled_with(Mtu::Mtu256, 100 * 256);
+    let mut sim = measured_with(Mtu::Mtu256, 100 * 256);
     let length = 70 * 256;
     sim.ends[0].post(4, SendOp::Read { remote: at(0) }, vec![0..length]);
     lose(&mut sim, &[]);
@@ -195,7 +195,7 @@ fn probes_take_no_retries_and_put_no_end_off() {
 
 #[test]
 fn nothing_is_probed_that_is_answered_in_time() {
-    let mut sim = settled();
+    let mut sim = measured();
     for id in 4..40 {
         sim.ends[0].post(id, write(at(0)), local());
     }
@@ -209,7 +209,7 @@ fn nothing_is_probed_that_is_answered_in_time() {
 /// treat each round trip as a loss.
 #[test]
 fn probes_follow_the_round_trip() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.latency = Duration::from_millis(30);
     for id in 4..24 {
         sim.ends[0].post(id, write(at(0)), vec![0..8]);
@@ -252,7 +252,7 @@ fn a_ping_pong_with_losses_takes_less_than_a_millisecond() {
 
 #[test]
 fn a_probe_is_sent_although_the_window_has_shrunk() {
-    let mut sim = settled();
+    let mut sim = measured();
     sim.ends[0].post(4, write(at(0)), vec![0..32 << 10]);
     let lost = sent(&mut sim, 0);
     assert_eq!(lost.len(), 32);

@@ -648,8 +648,8 @@ impl Device {
     }
 
     /// Records the packets of a QP that its peer has yet to answer at `now`.
-    pub(crate) fn settle_load(&self, load: &mut QpLoad, now: Instant, outstanding: Outstanding) {
-        if self.load.settle(load, now, outstanding) {
+    pub(crate) fn update_load(&self, load: &mut QpLoad, now: Instant, outstanding: Outstanding) {
+        if self.load.update(load, now, outstanding) {
             self.load_has_fallen();
         }
     }

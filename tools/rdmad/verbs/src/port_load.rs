@@ -89,7 +89,7 @@ impl QpLoad {
 
     /// The packets that are still booked at `now`, and whether the QP counts as busy. Begins a
     /// period if necessary.
-    fn renew(&mut self, now: Instant, outstanding: Outstanding) -> (u32, bool) {
+    fn advance(&mut self, now: Instant, outstanding: Outstanding) -> (u32, bool) {
         if !outstanding.is_busy {
             self.period = Period::None;
             return (0, false);
@@ -148,8 +148,8 @@ impl PortLoad {
     }
 
     /// Sets the load of a QP at `now`. Returns whether the port has more room than before.
-    pub(crate) fn settle(&self, qp: &mut QpLoad, now: Instant, outstanding: Outstanding) -> bool {
-        let (booked, is_busy) = qp.renew(now, outstanding);
+    pub(crate) fn update(&self, qp: &mut QpLoad, now: Instant, outstanding: Outstanding) -> bool {
+        let (booked, is_busy) = qp.advance(now, outstanding);
         qp.outstanding = outstanding.responses;
         self.count(qp, booked, is_busy)
     }
@@ -207,10 +207,10 @@ mod tests {
         assert!(others.iter_mut().all(|qp| port.book(qp, LARGEST)));
         assert!(!port.has_room() && !port.book(last, 1));
         assert!(port.book(first, LARGEST), "nothing more than before");
-        assert!(!port.settle(first, now, outstanding(LARGEST, 0)));
-        assert!(port.settle(first, now, outstanding(1, 63)));
+        assert!(!port.update(first, now, outstanding(LARGEST, 0)));
+        assert!(port.update(first, now, outstanding(1, 63)));
         assert!(!port.has_room() && port.book(last, 1));
-        assert!(port.settle(first, now, Outstanding::default()));
+        assert!(port.update(first, now, Outstanding::default()));
         assert!(port.release(last) && port.has_room());
         assert!(others.iter_mut().all(|qp| port.release(qp)));
         assert_eq!(booked(&port), 0);
@@ -222,12 +222,12 @@ mod tests {
         assert_eq!(port.share(), u64::from(START));
         let mut qps = qps(3);
         for qp in &mut qps {
-            port.settle(qp, now, outstanding(0, 0));
-            port.settle(qp, now, outstanding(0, 0));
+            port.update(qp, now, outstanding(0, 0));
+            port.update(qp, now, outstanding(0, 0));
         }
         assert_eq!(port.share(), u64::from(START / 4));
         for qp in &mut qps {
-            port.settle(qp, now, Outstanding::default());
+            port.update(qp, now, Outstanding::default());
         }
         assert_eq!(port.share(), u64::from(START));
     }
@@ -240,20 +240,20 @@ mod tests {
         for _ in 0..2 {
             all += LARGEST;
             assert!(port.book(&mut qp, all));
-            port.settle(&mut qp, now, outstanding(all, 0));
+            port.update(&mut qp, now, outstanding(all, 0));
             assert_eq!(qp.deadline(), Some(now + PERIOD));
             now += PERIOD;
             assert_eq!((booked(&port), port.share()), (LARGEST, 256));
-            assert!(port.settle(&mut qp, now, outstanding(all, 0)));
+            assert!(port.update(&mut qp, now, outstanding(all, 0)));
             assert_eq!((booked(&port), port.share()), (0, 512));
             assert_eq!(qp.deadline(), None, "a silent peer needs no further turns");
             // A retransmission requests what is outstanding.
             assert!(port.book(&mut qp, all));
             now += PERIOD;
-            assert!(!port.settle(&mut qp, now, outstanding(all, 0)));
+            assert!(!port.update(&mut qp, now, outstanding(all, 0)));
             assert_eq!((booked(&port), port.share()), (0, 512));
         }
-        port.settle(&mut qp, now, outstanding(all - 1, 1));
+        port.update(&mut qp, now, outstanding(all - 1, 1));
         assert_eq!((booked(&port), port.share()), (0, 256), "it has answered");
         assert_eq!(qp.deadline(), Some(now + PERIOD));
     }
@@ -263,10 +263,10 @@ mod tests {
         let (port, mut now) = (PortLoad::default(), Instant::now());
         let mut qp = QpLoad::default();
         assert!(port.book(&mut qp, LARGEST));
-        port.settle(&mut qp, now, outstanding(LARGEST, 100));
+        port.update(&mut qp, now, outstanding(LARGEST, 100));
         for answered in 1..=4 {
             now += PERIOD / 4;
-            port.settle(
+            port.update(
                 &mut qp,
                 now,
                 outstanding(LARGEST - answered, 100 + u64::from(answered)),
@@ -274,9 +274,9 @@ mod tests {
         }
         assert_eq!(booked(&port), 4);
         assert_eq!(qp.deadline(), Some(now + PERIOD));
-        port.settle(&mut qp, now + PERIOD / 2, outstanding(LARGEST - 5, 105));
+        port.update(&mut qp, now + PERIOD / 2, outstanding(LARGEST - 5, 105));
         assert_eq!(booked(&port), 4);
-        port.settle(&mut qp, now + PERIOD, outstanding(LARGEST - 5, 105));
+        port.update(&mut qp, now + PERIOD, outstanding(LARGEST - 5, 105));
         assert_eq!(booked(&port), 1);
     }
 }

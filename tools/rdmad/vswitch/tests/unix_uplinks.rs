@@ -70,7 +70,7 @@ impl Side {
 }
 
 /// Runs enough rounds of all sides at `now` to exchange all their datagrams.
-fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
+fn exchange<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
     for _ in 0..6 {
         for side in &mut sides {
             side.switch.round(now);
@@ -82,7 +82,7 @@ fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
 fn pair(dir: &Path, now: Instant) -> (Side, Side) {
     let mut left = Side::new(dir, ["l", "r"], 0, now);
     let mut right = Side::new(dir, ["r", "l"], 1, now);
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     learn(&mut left, &mut right, now);
     (left, right)
 }
@@ -90,9 +90,9 @@ fn pair(dir: &Path, now: Instant) -> (Side, Side) {
 /// Lets both sides learn the address of the other's port.
 fn learn(left: &mut Side, right: &mut Side, now: Instant) {
     left.send(mac(1), 100);
-    settle(now, [left, right]);
+    exchange(now, [left, right]);
     right.send(mac(0), 101);
-    settle(now, [left, right]);
+    exchange(now, [left, right]);
     left.receive();
     right.receive();
 }
@@ -104,7 +104,7 @@ fn those_that_agree_send_no_icrc() {
     for number in 0..100 {
         left.send(mac(1), number);
     }
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     for number in 0..100 {
         let frame = right.receive();
         assert!(frame.lacks_icrc());
@@ -135,7 +135,7 @@ fn what_arrives_without_a_peer_is_dropped() {
         for bytes in &forged {
             stranger.send_to(bytes, dir.path().join("l")).unwrap();
         }
-        settle(now, [left]);
+        exchange(now, [left]);
         assert!(receive_frame(&left.engine).is_none());
         assert!(left.refused() > refused);
         // This frame waits in the socket when the peer comes.
@@ -146,16 +146,16 @@ fn what_arrives_without_a_peer_is_dropped() {
     for _ in 0..2 {
         let number = forge(&mut left);
         let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
-        settle(now, [&mut left, &mut right]);
+        exchange(now, [&mut left, &mut right]);
         right.send(mac(0), number);
-        settle(now, [&mut left, &mut right]);
+        exchange(now, [&mut left, &mut right]);
         let frame = left.receive();
         assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
         assert!(stranger.send_to(&[0; 60], dir.path().join("l")).is_err());
         drop(right);
         // The end of the peer is noticed when a frame is sent to it.
         left.send(mac(1), 0);
-        settle(now, [&mut left]);
+        exchange(now, [&mut left]);
     }
 }
 
@@ -164,12 +164,12 @@ fn the_order_of_start_does_not_matter() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let second = Duration::from_secs(1);
     let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
-    settle(now, [&mut right]);
+    exchange(now, [&mut right]);
     let mut left = Side::new(dir.path(), ["l", "r"], 0, now + second);
-    settle(now + second, [&mut left, &mut right]);
+    exchange(now + second, [&mut left, &mut right]);
     learn(&mut left, &mut right, now + second);
     left.send(mac(1), 1);
-    settle(now + second, [&mut left, &mut right]);
+    exchange(now + second, [&mut left, &mut right]);
     assert!(right.receive().lacks_icrc());
 }
 
@@ -181,11 +181,11 @@ fn a_capture_of_what_came_without_has_right_ones() {
     let mut right = Side::with(dir.path(), ["r", "l"], 1, now, |config| {
         config.pcap = Some(file.clone());
     });
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     right.send(mac(0), 5);
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     left.send(mac(1), 6);
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     let came = right.receive();
     assert!(!came.lacks_icrc() && Packet::parse(&came).is_ok());
     drop(right);
@@ -210,12 +210,12 @@ fn what_came_without_goes_on_with_one() {
     let mut right = Side::with(dir.path(), ["r", "l"], 1, now, |config| {
         config.uplinks.push(Uplink::Udp { bind, peer }.into());
     });
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     let here = frame(mac(0), OUTSIDE, "here");
     outside.send_to(&here, bind).unwrap();
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     left.send(OUTSIDE, 9);
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     let mut bytes = [0; 1000];
     let len = outside.recv(&mut bytes).unwrap();
     assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 9));
@@ -228,7 +228,7 @@ fn a_successor_gets_them_until_it_agrees() {
     drop(right);
     let socket = UnixDatagram::bind(dir.path().join("r")).unwrap();
     left.send(mac(1), 1);
-    settle(now, [&mut left]);
+    exchange(now, [&mut left]);
     let mut bytes = [0; 1000];
     let mut next = || loop {
         let len = socket.recv(&mut bytes).unwrap();
@@ -239,7 +239,7 @@ fn a_successor_gets_them_until_it_agrees() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(next(), roce(mac(1), mac(0), 1));
     left.send(mac(1), 2);
-    settle(now, [&mut left]);
+    exchange(now, [&mut left]);
     assert_eq!(next(), roce(mac(1), mac(0), 2));
 }
 
@@ -253,11 +253,11 @@ fn a_successor_agrees_anew() {
     let mut now = now;
     for _ in 0..3 {
         now += Duration::from_secs(1);
-        settle(now, [&mut left, &mut right]);
+        exchange(now, [&mut left, &mut right]);
     }
     learn(&mut left, &mut right, now);
     left.send(mac(1), 3);
-    settle(now, [&mut left, &mut right]);
+    exchange(now, [&mut left, &mut right]);
     assert!(right.receive().lacks_icrc());
 }
 
@@ -273,11 +273,11 @@ fn a_peer_that_falls_silent_gets_them_again() {
     let mut bytes = [0; 1000];
     for _ in 0..5 {
         now += Duration::from_secs(1);
-        settle(now, [&mut left]);
+        exchange(now, [&mut left]);
         while socket.recv(&mut bytes).is_ok() {}
     }
     left.send(mac(1), 4);
-    settle(now, [&mut left]);
+    exchange(now, [&mut left]);
     let len = socket.recv(&mut bytes).unwrap();
     assert_eq!(bytes[..len], roce(mac(1), mac(0), 4));
     drop(right);
@@ -308,7 +308,7 @@ fn a_batch_needs_the_token_of_the_present_agreement() {
     };
     let sends = |right: &mut Side, bytes: &[u8]| {
         socket.send(bytes).unwrap();
-        settle(now, [right]);
+        exchange(now, [right]);
         receive_frame(&right.engine)
     };
     // A batch from an end that has not sent a greeting is refused, whatever its token.

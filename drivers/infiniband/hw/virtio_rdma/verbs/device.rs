@@ -343,7 +343,7 @@ impl EventTarget for PortEvents {
 impl Call for MissedEvents {
     fn call(&self) {
         // An unregistered device has no clients any more.
-        let Some(device) = self.device.get_settled() else {
+        let Some(device) = self.device.wait_and_get() else {
             return;
         };
         for (event, is_missed) in EVENTS.into_iter().zip(&self.kinds) {

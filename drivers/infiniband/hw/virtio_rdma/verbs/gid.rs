@@ -192,7 +192,7 @@ impl GidCommands {
 
     /// Waits for the answer to the addition of GID `index`, before its deletion. Returns whether
     /// the device may have the GID.
-    pub(super) fn settle(&self, device: &Device, index: u16) -> bool {
+    pub(super) fn await_answer(&self, device: &Device, index: u16) -> bool {
         let Some(addition) = self.take(index) else {
             return true;
         };

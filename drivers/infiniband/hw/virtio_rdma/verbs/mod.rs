@@ -112,12 +112,12 @@ fn create<R: ControlCommand, M: Send + 'static>(
     request: &R,
     memory: M,
 ) -> Result<(R::Response, M)> {
-    settle(device, device.ctrl().exec(request), memory)
+    reclaim_or_quarantine(device, device.ctrl().exec(request), memory)
 }
 
 /// Returns `memory` with the answer to the command that makes the device use it. Without an answer,
 /// `memory` goes to the graveyard.
-fn settle<T, M: Send + 'static>(
+fn reclaim_or_quarantine<T, M: Send + 'static>(
     device: &Device,
     answer: Result<T, Failure>,
     memory: M,

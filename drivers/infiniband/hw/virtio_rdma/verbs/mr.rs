@@ -359,7 +359,8 @@ impl MemoryRegions for IbDevice {
             GFP_KERNEL,
         )?;
         let answer = command.exec(device);
-        let (response, (pages, _)) = super::settle(device, answer, (pages, command))?;
+        let (response, (pages, _)) =
+            super::reclaim_or_quarantine(device, answer, (pages, command))?;
         Ok(Mr::new(device, response, Memory::User(pages)))
     }
 

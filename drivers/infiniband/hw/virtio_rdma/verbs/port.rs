@@ -183,7 +183,7 @@ impl GidTable for IbDevice {
     }
 
     fn delete_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
-        if !this.gids.settle(&this.device, gid.index()) {
+        if !this.gids.await_answer(&this.device, gid.index()) {
             return Ok(());
         }
         let request = CmdDelGid {

@@ -115,7 +115,7 @@ impl<'w> Peer<'w> {
     /// Moves the QP to the error state, and asserts that all work requests complete.
     pub(super) fn end(&mut self, runtime: &Runtime) {
         self.to(QpState::Err);
-        stage::settle(runtime);
+        stage::run_until_idle(runtime);
         self.poll();
         assert_eq!(self.waiting, [const { VecDeque::new() }; 2], "never ended");
     }

@@ -164,7 +164,7 @@ impl Bench<'_> {
         self.qps[1].post_recv(1, &[]);
         let send = Wr::new(2, WrOpcode::SendWithInv).imm(key.to_le_bytes());
         self.qps[0].post(&send);
-        stage::settle(&self.world.runtime);
+        stage::run_until_idle(&self.world.runtime);
         let sent = self.cqs[0].poll().expect("a completion of the sender");
         let done = sent.status == WcStatus::Success.value();
         let received = self.cqs[1].poll().expect("a completion of the receiver");

@@ -212,7 +212,7 @@ impl World {
                 self.now += Duration::from_micros(input.of(&[1, 100, 1000, 400_000]));
             }
             12 => {
-                self.settle();
+                self.run_until_idle();
                 self.now += Duration::from_millis(input.of(&[100, 1000, 4000, 301_000]));
                 self.talk();
             }
@@ -222,7 +222,7 @@ impl World {
                 _ => self.read_engine(1),
             },
             14 => self.speak(usize::from(input.any::<u8>())),
-            _ => self.settle(),
+            _ => self.run_until_idle(),
         }
     }
 
@@ -240,7 +240,7 @@ impl World {
             return;
         }
         if self.flood + times > FLOOD {
-            self.settle();
+            self.run_until_idle();
         }
         self.flood += times;
         let spread = times > 1 && input.any();
@@ -283,7 +283,7 @@ impl World {
     /// Sends frames between the honest parties, and records that these frames must arrive.
     fn speak(&mut self, len: usize) {
         if self.due.len() > 8 {
-            self.settle();
+            self.run_until_idle();
         }
         let [net, engine, uplink] = HONEST_PARTIES;
         let number = self.ledger.number();
@@ -308,16 +308,16 @@ impl World {
 
     /// Exchanges frames between the honest parties, and asserts that all arrive.
     fn talk(&mut self) {
-        self.settle();
+        self.run_until_idle();
         // The switch learns the honest address before a hostile party uses it.
         let number = self.ledger.number();
         let hello = plain(mac(0), HONEST, number, 0);
         assert!(self.send(Party::Uplink(0), &hello));
         self.due.push((hello, Party::Net(0)));
-        self.settle();
+        self.run_until_idle();
         self.spoke = self.now;
         self.speak(100);
-        self.settle();
+        self.run_until_idle();
     }
 
     fn read_link(&mut self, link: usize, most: usize) {
@@ -403,7 +403,7 @@ impl World {
     }
 
     /// Runs the switch until no frame waits. Asserts that every due frame has arrived once.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         for _ in 0..SLEEPS {
             self.work();
             if self.waiting() == 0 {

@@ -365,7 +365,7 @@ impl<L> Requester<L> {
 
     /// Completes acknowledged work requests. If the work request after them has failed, ends the
     /// connection.
-    fn settle<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
+    fn complete_acked<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         while self
             .queue
             .front()

@@ -107,7 +107,7 @@ impl Qp {
             self.clear(device, &mut send, &mut recv);
         }
         self.state.store(next.value(), Ordering::Release);
-        self.settle(device);
+        self.assign_worker(device);
         if let Some(route) = &send.route {
             route.request_turn();
         }
@@ -118,7 +118,7 @@ impl Qp {
     /// Chooses the home of a connected QP. On the direct path it is the peer's home, since turns of
     /// the two QPs exclude each other. On the wire path it is the worker that receives the port's
     /// frames.
-    fn settle(&self, device: &Device) {
+    fn assign_worker(&self, device: &Device) {
         if self.summary.peer().is_none() {
             return;
         }

@@ -301,7 +301,7 @@ impl Receiving<'_> {
             served = true;
         }
         if served {
-            side.settle_load(device, turn.now);
+            side.update_load(device, turn.now);
             device.qp_ready(qp.number);
         }
         taken

@@ -166,7 +166,7 @@ impl Guest {
     }
 
     /// Records that all events have arrived.
-    pub fn settled(&self) {
+    pub fn note_all_events(&self) {
         self.is_starved.set(false);
     }
 
@@ -195,7 +195,7 @@ impl Guest {
         self.vm.sink.events.lock().unwrap().clear();
         self.vm.sink.buffers.store(self.buffers, Ordering::SeqCst);
         self.is_reset.set(false);
-        self.settled();
+        self.note_all_events();
         self.told.set(self.changes.get());
         self.last_told.set(self.link.get());
         self.vm.negotiate(&self.features);

@@ -275,7 +275,7 @@ impl<'w> Sim<'w> {
                 moved |= self.work();
             }
             for guest in self.guests {
-                guest.settled();
+                guest.note_all_events();
             }
             for Placed { party, .. } in &mut self.parties {
                 moved |= party.poll();

@@ -62,11 +62,11 @@ fn other_path_mtus_of_an_unreliable_connection() {
         p.a.write(p.ma.iova, &[1; 4096]);
         p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 2000));
         p.cq_a.expect(1, WcStatus::Success);
-        p.settle();
+        p.await_delivery();
         assert_eq!(p.b.read(p.mb.iova, 4096), [7; 4096]);
         p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 1000));
         p.cq_a.expect(2, WcStatus::Success);
-        p.settle();
+        p.await_delivery();
         assert_eq!(p.b.read(p.mb.iova, 1000), [1; 1000]);
         p.responder_lives();
     });

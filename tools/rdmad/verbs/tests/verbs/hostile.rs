@@ -131,28 +131,28 @@ fn doorbells_ring_only_what_their_page_may() {
     let healthy = Healthy::new(&world);
     let p = Pair::new(&world);
     // Waits until the workers have no work left.
-    let settle = || world.runtime.advance(Duration::ZERO);
+    let run_until_idle = || world.runtime.advance(Duration::ZERO);
     let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
     let ring_elsewhere = |doorbell: Doorbell| {
         for page in others {
             p.a.device.doorbell(page, doorbell.to_u32());
         }
-        settle();
+        run_until_idle();
     };
 
-    settle();
+    run_until_idle();
 
     // The SQ has a work request for which no doorbell was rung.
     assert!(p.qa.post_all(&[p.wr(1, WrOpcode::RdmaWrite, 8).bytes()]));
     ring_elsewhere(Doorbell::Sq(p.qa.qpn));
     assert_eq!(p.cq_a.poll(), None);
     p.qa.ring_doorbell(Doorbell::Sq);
-    settle();
+    run_until_idle();
     p.cq_a.expect(1, WcStatus::Success);
 
     // The CQ is armed after its completion was written.
     p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
-    settle();
+    run_until_idle();
     assert!(p.cq_a.arm_silently(ArmKind::Next));
     ring_elsewhere(Doorbell::Cq(p.cq_a.cqn));
     assert!(p.a.sink.is_empty());
@@ -162,12 +162,12 @@ fn doorbells_ring_only_what_their_page_may() {
 
     // The RQ of a QP in ERR has a receive to be flushed.
     p.qa.to(QpState::Err);
-    settle();
+    run_until_idle();
     assert!(p.qa.put_recv(3, &[]));
     ring_elsewhere(Doorbell::Rq(p.qa.qpn));
     assert_eq!(p.cq_a.poll(), None);
     p.qa.ring_doorbell(Doorbell::Rq);
-    settle();
+    run_until_idle();
     p.cq_a.expect(3, WcStatus::WrFlushErr);
 
     // Doorbell values that name no existing queue.

@@ -339,7 +339,7 @@ fn the_direct_path_takes_no_packets() {
         let forged = forged(&p, p.a.mac, &headers, b"boom");
         world.net.inject(p.b.mac, &forged);
     }
-    p.settle();
+    p.await_delivery();
     connection_lives(&p);
 }
 

@@ -22,7 +22,7 @@ fn write(pair: &Pair<'_>, id: u64) {
 }
 
 /// Waits until the device has written `count` completions, without polling them.
-fn settle(pair: &Pair<'_>, count: u32) {
+fn await_completions(pair: &Pair<'_>, count: u32) {
     let ring = &pair.cq_a.ring;
     wait("completions", || (ring.device() == count).then_some(()));
 }
@@ -40,7 +40,7 @@ fn completions_on_either_side_of_a_move_keep_their_order() {
                 write(&pair, next);
                 next += 1;
             }
-            settle(&pair, 7);
+            await_completions(&pair, 7);
             let left = pair.cq_a.resize(slots, cqe).unwrap();
             let ids: Vec<u64> = left.iter().map(|cqe| cqe.wr_id).collect();
             assert_eq!(ids, (old..old + 7).collect::<Vec<_>>());
@@ -123,7 +123,7 @@ fn what_does_not_fit_is_refused() {
     for id in 0..10 {
         write(&pair, id);
     }
-    settle(&pair, 10);
+    await_completions(&pair, 10);
     assert_eq!(pair.cq_a.resize(16, 9).err(), Some(EINVAL), "10 not polled");
     assert_eq!(pair.cq_a.resize(16, 10).unwrap().len(), 10);
     assert_eq!(pair.cq_a.resize(16, 0).err(), Some(EINVAL));

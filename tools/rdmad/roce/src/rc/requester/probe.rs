@@ -165,8 +165,8 @@ mod tests {
             prober.asks(1 + round, now);
             prober.progress(1 + round, now + 10 * MS);
         }
-        let settled = silence(&mut prober, now);
-        assert!(settled >= 20 * MS && settled < 21 * MS, "{settled:?}");
+        let steady = silence(&mut prober, now);
+        assert!(steady >= 20 * MS && steady < 21 * MS, "{steady:?}");
         for round in 50..200 {
             prober.asks(1 + round, now);
             prober.progress(1 + round, now);

@@ -109,7 +109,7 @@ impl<L> Requester<L> {
             .map_or(end, |pending| pending.first.max(self.una));
         if reached > self.una {
             self.progress(reached, now);
-            self.settle(env)?;
+            self.complete_acked(env)?;
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ impl<L> Requester<L> {
         // first transmission may still arrive and must not make the count negative.
         self.unanswered = self.unanswered.saturating_sub(u32::from(ends));
         self.progress(at + 1, now);
-        self.settle(env)
+        self.complete_acked(env)
     }
 
     /// Handles the response to the atomic WRITE or FLUSH at `una`: a READ response without data
@@ -176,7 +176,7 @@ impl<L> Requester<L> {
         // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
         self.progress(self.una + 1, now);
-        self.settle(env)
+        self.complete_acked(env)
     }
 
     /// Handles the response to the atomic operation at `una`, with the original value of the word.
@@ -200,7 +200,7 @@ impl<L> Requester<L> {
         // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
         self.progress(self.una + 1, now);
-        self.settle(env)
+        self.complete_acked(env)
     }
 
     /// Advances `self.una` to `una`.

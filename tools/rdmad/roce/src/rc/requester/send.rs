@@ -55,7 +55,7 @@ impl<L> Requester<L> {
         }
         let mut bytes = 0;
         let pause = loop {
-            self.settle(env)?;
+            self.complete_acked(env)?;
             if self.rnr_deadline.is_some_and(|at| now < at) {
                 break Pause::Idle;
             }

@@ -184,9 +184,9 @@ impl SendSide {
     }
 
     /// Records the load of the requester.
-    pub(crate) fn settle_load(&mut self, device: &Device, now: Instant) {
+    pub(crate) fn update_load(&mut self, device: &Device, now: Instant) {
         if let Some(requester) = &self.requester {
-            device.settle_load(&mut self.io.load, now, requester.outstanding());
+            device.update_load(&mut self.io.load, now, requester.outstanding());
         }
     }
 

@@ -72,7 +72,7 @@ impl Qp {
         let limit = turn.budget.left_for_frames();
         let sent = requester.transmit(limit, turn.now, &mut SendEnv::new(turn, io));
         let outstanding = requester.outstanding();
-        turn.device.settle_load(&mut io.load, turn.now, outstanding);
+        turn.device.update_load(&mut io.load, turn.now, outstanding);
         // Work requests that prevented further fetching may have completed.
         let goes_on = state == QpState::Rts
             && !held

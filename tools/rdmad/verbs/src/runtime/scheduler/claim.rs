@@ -166,7 +166,7 @@ impl Claims {
         work: &W,
         places: &W::Places,
     ) -> Option<(Claim, TurnStart)> {
-        let now = self.settle(work, places);
+        let now = self.charge_last(work, places);
         let claim = self.choose(work, places)?;
         let budget = match claim.class {
             Class::Sparse => work.scheduler().turn,
@@ -185,7 +185,7 @@ impl Claims {
         port: PortId,
         budget: usize,
     ) -> Option<(Claim, TurnStart)> {
-        let now = self.settle(work, places);
+        let now = self.charge_last(work, places);
         let class = Class::Sparse;
         let flows = W::flows(places, port)?;
         let flow = flows.take(self.worker, class);
@@ -204,7 +204,7 @@ impl Claims {
 
     /// Charges the time of the last turn, which has just ended. Must be called before the worker
     /// does anything else for long. Returns the current time, unless no turn is to be charged.
-    pub(super) fn settle<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Instant> {
+    pub(super) fn charge_last<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Instant> {
         let Given { claim, start, cost } = self.last.take()?;
         let scheduler = work.scheduler();
         let now = scheduler.clock.now();

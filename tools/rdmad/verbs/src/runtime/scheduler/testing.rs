@@ -68,13 +68,13 @@ impl Scheduler {
         if !self.clock.stands_still() {
             return self.clock.pass(time);
         }
-        self.settle();
+        self.wait_until_idle();
         let end = self.clock.now() + time;
         loop {
             let next = self.next_deadline().map_or(end, |next| next.min(end));
             self.clock
                 .pass(next.saturating_duration_since(self.clock.now()));
-            self.settle();
+            self.wait_until_idle();
             if next == end {
                 return;
             }
@@ -82,7 +82,7 @@ impl Scheduler {
     }
 
     /// Waits until the workers have nothing to do at the current time.
-    fn settle(&self) {
+    fn wait_until_idle(&self) {
         while !self.is_idle() {
             if self.is_due() {
                 // A worker may have read the clock before it was advanced, and then gone to sleep.

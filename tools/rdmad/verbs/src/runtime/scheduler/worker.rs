@@ -112,7 +112,7 @@ impl<W: Work> Worker<W> {
             let cost = self.give(&places, claim, start);
             left = left.saturating_sub(cost);
         }
-        self.claims.settle(&self.work, &places);
+        self.claims.charge_last(&self.work, &places);
         let _ = self.work.end();
     }
 

@@ -169,7 +169,7 @@ impl<'w> End<'w> {
     pub fn arm(&mut self, kind: ArmKind) {
         self.take_events();
         // All completions are polled, so the last move is no longer a reason to expect an event.
-        self.settle_move();
+        self.forget_move();
         self.polled &= self.armed.is_some();
         // A CQ that is armed for the next completion stays so.
         if self.armed != Some(ArmKind::Next) {
@@ -203,7 +203,7 @@ impl<'w> End<'w> {
             self.armed = None;
             (self.polled, self.rang) = (false, false);
             self.note_taken();
-            self.settle_move();
+            self.forget_move();
             self.cq.event_received();
         }
         let events = self.guest.take_events(self.qp.cookie);
@@ -214,7 +214,7 @@ impl<'w> End<'w> {
     }
 
     /// Records that the last move of the CQ is no longer a reason to expect an event.
-    fn settle_move(&mut self) {
+    fn forget_move(&mut self) {
         self.early = 0;
         (self.late, self.owed) = (false, false);
     }

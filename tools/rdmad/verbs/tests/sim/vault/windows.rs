@@ -77,25 +77,25 @@ impl<'w> Windows<'w> {
 
     /// A current or former key of a window, to be tried.
     pub fn pick(&self, choices: &mut Choices) -> Option<u32> {
-        let settled = self.present.iter().filter(|window| !window.is_changing);
-        let keys: Vec<_> = settled.map(|window| window.key).chain(self.old).collect();
+        let stable = self.present.iter().filter(|window| !window.is_changing);
+        let keys: Vec<_> = stable.map(|window| window.key).chain(self.old).collect();
         (!keys.is_empty()).then(|| choices.of(&keys))
     }
 
     /// Keys that the peer may invalidate.
     pub fn to_invalidate(&self) -> impl Iterator<Item = u32> + '_ {
-        let settled = self.present.iter().filter(|window| {
+        let stable = self.present.iter().filter(|window| {
             window.mw_type == MwType::Two && window.bound.is_some() && !window.is_changing
         });
-        settled.map(|window| window.key)
+        stable.map(|window| window.key)
     }
 
     /// Keys that no peer may invalidate: those of windows of type 1 or without a binding.
     pub fn permanent(&self) -> impl Iterator<Item = u32> + '_ {
-        let settled = self.present.iter().filter(|window| {
+        let stable = self.present.iter().filter(|window| {
             (window.mw_type == MwType::One || window.bound.is_none()) && !window.is_changing
         });
-        settled.map(|window| window.key).chain(self.old)
+        stable.map(|window| window.key).chain(self.old)
     }
 
     /// Begins the invalidation of the window with this key by the peer.

@@ -100,7 +100,7 @@ impl<'vm> Pair<'vm> {
     }
 
     /// Waits until B has processed all packets that A has sent.
-    pub fn settle(&self) {
+    pub fn await_delivery(&self) {
         // The last packet is a datagram with a wrong Q_Key. When B has counted it, B has processed
         // all earlier packets.
         let options = Options::of(QpType::Ud);

@@ -62,7 +62,7 @@ fn is_lost(opcode: WrOpcode, spoil: impl Fn(&Pair<'_>, &mut Wr)) {
         spoil(p, &mut wr);
         p.qa.post(&wr);
         p.cq_a.expect(1, WcStatus::Success);
-        p.settle();
+        p.await_delivery();
         p.qb.post_recv(8, &[sge(&p.mb, 0, 4096)]);
         p.qb.post_recv(9, &[sge(&p.mb, 0, 4096)]);
         p.qa.post(&p.send(2, 64));

@@ -224,7 +224,7 @@ fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
         spoil(p, &mut wr);
         p.qa.post(&wr);
         p.cq_a.expect(1, WcStatus::Success);
-        p.settle();
+        p.await_delivery();
         heal(p);
         p.qb.post_recv(8, &[sge(&p.mb, 0, 4096)]);
         p.qb.post_recv(9, &[sge(&p.mb, 0, 4096)]);
