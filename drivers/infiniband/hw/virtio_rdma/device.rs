@@ -15,10 +15,10 @@ use crate::{
     },
     doorbell::Doorbells,
     events::EventQueue,
-    graveyard::Graveyard,
     leaving::Leaving,
     lifecycle::Lifecycle,
     limits,
+    quarantine::Quarantine,
     rdma::queue_memory::Barriers,
     sync::{
         deferred::Handle,
@@ -141,7 +141,7 @@ pub(crate) struct Device {
     #[pin]
     pub(crate) leaving: Leaving,
     #[pin]
-    graveyard: Graveyard,
+    quarantine: Quarantine,
 }
 
 impl Device {
@@ -191,7 +191,7 @@ impl Device {
                 targets,
                 health_checks,
                 leaving <- Leaving::new(),
-                graveyard <- Graveyard::new(),
+                quarantine <- Quarantine::new(),
             }),
             GFP_KERNEL,
         )?;
@@ -213,7 +213,7 @@ impl Device {
         self.ctrl.unbind();
         let reset = dev.remove_queues();
         self.lifecycle().unbound(reset);
-        self.graveyard.clear(dev.as_ref(), reset);
+        self.quarantine.clear(dev.as_ref(), reset);
         reset
     }
 
@@ -291,7 +291,7 @@ impl Device {
 
     /// Keeps memory that the device may still use, since the device did not confirm the destruction
     /// of the memory's owner.
-    pub(crate) fn bury<T: Send + 'static>(&self, remains: T) {
-        self.graveyard.bury(remains);
+    pub(crate) fn quarantine<T: Send + 'static>(&self, owner: T) {
+        self.quarantine.add(owner);
     }
 }

@@ -159,20 +159,20 @@ pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
     });
     if let Err(failure) = answer {
         super::warn_of_refusal(device, failure);
-        bury(device, buffer);
+        quarantine(device, buffer);
     }
 }
 
 /// Keeps a buffer that the device may still access. Its exporter may still call this module, which
 /// therefore stays loaded.
-fn bury(device: &Device, buffer: Buffer) {
+fn quarantine(device: &Device, buffer: Buffer) {
     match buffer.linger::<IbDevice>() {
         Ok(lingering) => {
             dev_warn!(
                 device.as_device(),
                 "the module stays loaded: until a reset, the device may use a DMA buffer\n"
             );
-            device.bury(lingering);
+            device.quarantine(lingering);
         }
         // The module is being removed and will reset the device. Even if the reset fails, the
         // exporter must get its memory back: otherwise the exporter would later call unloaded code.
@@ -225,8 +225,8 @@ pub(super) fn register<'a>(
             // The device may have created the MR, but its number is unknown, so no command can
             // revoke it. If the exporter revokes the buffer, the device is reset.
             buffer.handler().set(Access::Unknown);
-            device.bury(command);
-            bury(device, buffer);
+            device.quarantine(command);
+            quarantine(device, buffer);
             Err(ENODEV)
         }
     }

@@ -4,7 +4,8 @@
 //!
 //! Each object owns the memory that the device uses for it, and the registration for its events.
 //! When an object is dropped, it sends the command to destroy it, waits for the answer, and only
-//! then frees the memory. Without an answer, the memory goes to the [graveyard](crate::graveyard).
+//! then frees the memory. Without an answer, the memory goes to the
+//! [quarantine](crate::quarantine).
 //!
 //! | module | content |
 //! |---|---|
@@ -106,7 +107,7 @@ driver_data! {
 }
 
 /// Runs a command that makes the device use `memory`. Returns the memory with the answer. If the
-/// device does not answer, the memory goes to the graveyard, since the device may still use it.
+/// device does not answer, the memory goes to the quarantine, since the device may still use it.
 fn create<R: ControlCommand, M: Send + 'static>(
     device: &Device,
     request: &R,
@@ -116,7 +117,7 @@ fn create<R: ControlCommand, M: Send + 'static>(
 }
 
 /// Returns `memory` with the answer to the command that makes the device use it. Without an answer,
-/// `memory` goes to the graveyard.
+/// `memory` goes to the quarantine.
 fn reclaim_or_quarantine<T, M: Send + 'static>(
     device: &Device,
     answer: Result<T, Failure>,
@@ -126,14 +127,14 @@ fn reclaim_or_quarantine<T, M: Send + 'static>(
         Ok(response) => Ok((response, memory)),
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::NoAnswer) => {
-            device.bury(memory);
+            device.quarantine(memory);
             Err(ENODEV)
         }
     }
 }
 
 /// Runs a command that ends the device's use of `memory`. Returns the memory; if the device does
-/// not answer, the memory goes to the graveyard instead.
+/// not answer, the memory goes to the quarantine instead.
 fn destroy<R: ControlCommand, M: Send + 'static>(
     device: &Device,
     request: &R,
@@ -143,7 +144,7 @@ fn destroy<R: ControlCommand, M: Send + 'static>(
         Ok(_) => Some(memory),
         Err(failure) => {
             warn_of_refusal(device, failure);
-            device.bury(memory);
+            device.quarantine(memory);
             None
         }
     }

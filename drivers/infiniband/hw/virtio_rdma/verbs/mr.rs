@@ -244,7 +244,7 @@ impl Drop for Mr {
         let is_kernels = matches!(self.memory, Memory::All | Memory::Mapped(_));
         match (self.fate.load(Acquire), take(&mut self.memory)) {
             (fate::GONE, memory) => drop(memory),
-            (fate::UNKNOWN, memory) => self.device.bury(memory),
+            (fate::UNKNOWN, memory) => self.device.quarantine(memory),
             (_, Memory::Dmabuf(buffer, _)) => dmabuf::destroy(&self.device, self.number, buffer),
             (_, memory) => {
                 let request = CmdDeregMr { mrn: self.number };

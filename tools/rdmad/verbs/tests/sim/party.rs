@@ -65,7 +65,7 @@ pub trait Party<'w> {
 
     /// Destroys all objects of the party, possibly in the middle of their work. Returns the memory
     /// that must not change afterwards.
-    fn destroy(self: Box<Self>) -> Vec<Grave<'w>>;
+    fn destroy(self: Box<Self>) -> Vec<Destroyed<'w>>;
 }
 
 /// Destroys a QP.
@@ -85,14 +85,14 @@ pub fn deregister(guest: &Guest, mr: &Mr) {
 }
 
 /// Memory and event cookies of destroyed objects, which no device may use any more.
-pub struct Grave<'w> {
+pub struct Destroyed<'w> {
     pub guest: &'w Guest,
     pub cookies: Vec<u64>,
     iova: u64,
     bytes: Vec<u8>,
 }
 
-impl<'w> Grave<'w> {
+impl<'w> Destroyed<'w> {
     /// Records the content of `len` bytes at `iova`, and discards the events that have arrived.
     pub fn new(guest: &'w Guest, cookies: Vec<u64>, iova: u64, len: u64) -> Self {
         for cookie in &cookies {

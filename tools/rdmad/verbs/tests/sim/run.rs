@@ -15,7 +15,7 @@ use crate::connection::Connection;
 use crate::guest::Guest;
 use crate::mail::Mail;
 use crate::net::Net;
-use crate::party::{is_same, Grave, Party};
+use crate::party::{is_same, Destroyed, Party};
 use crate::shared::Shared;
 use crate::variant::Variant;
 use crate::vault::Vault;
@@ -37,7 +37,7 @@ struct Sim<'w> {
     guests: &'w [Guest],
     workers: usize,
     parties: Vec<Placed<'w>>,
-    graves: Vec<Grave<'w>>,
+    destroyed: Vec<Destroyed<'w>>,
     lost: usize,
     delayed: usize,
     /// Index of the worker that takes the first step.
@@ -76,7 +76,7 @@ pub fn run(choices: &mut Choices) {
         guests: &guests,
         workers,
         parties: Vec::new(),
-        graves: Vec::new(),
+        destroyed: Vec::new(),
         lost: 0,
         delayed: 0,
         first: 0,
@@ -97,7 +97,7 @@ pub fn run(choices: &mut Choices) {
         sim.finish();
         sim.end();
     }
-    sim.bury();
+    sim.destroy_parties();
     for (guest, before) in guests.iter().zip(&before) {
         guest.check_room(before);
     }
@@ -160,7 +160,7 @@ impl<'w> Sim<'w> {
     fn replace(&mut self, at: usize, choices: &mut Choices) {
         let next = self.party(choices);
         let old = mem::replace(&mut self.parties[at], next);
-        self.graves.extend(old.party.destroy());
+        self.destroyed.extend(old.party.destroy());
     }
 
     /// Resets a device in the middle of its work.
@@ -172,7 +172,7 @@ impl<'w> Sim<'w> {
         self.parties = left;
         let count = gone.len();
         for placed in gone {
-            self.graves.extend(placed.party.destroy());
+            self.destroyed.extend(placed.party.destroy());
         }
         guest.restart();
         for _ in 0..count {
@@ -315,16 +315,16 @@ impl<'w> Sim<'w> {
     }
 
     /// Destroys all parties, and checks that destroyed objects have no effect afterwards.
-    fn bury(&mut self) {
+    fn destroy_parties(&mut self) {
         for Placed { party, .. } in mem::take(&mut self.parties) {
-            self.graves.extend(party.destroy());
+            self.destroyed.extend(party.destroy());
         }
         // Without QPs, no deadline is left.
         let left = self.runtime.next_deadline();
         assert_eq!(left, None, "a deadline of what is gone");
         while self.work() | self.deliver_all() | self.take_events() {}
-        for grave in &self.graves {
-            grave.is_quiet();
+        for objects in &self.destroyed {
+            objects.is_quiet();
         }
     }
 

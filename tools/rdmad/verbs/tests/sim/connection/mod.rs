@@ -19,7 +19,7 @@ use virtio_rdma_abi::ring::ArmKind;
 use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{connect, Options};
-use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 use end::End;
 
 /// Two connected QPs.
@@ -168,14 +168,14 @@ impl<'w> Party<'w> for Connection<'w> {
         self.ends.iter().any(|end| is_same(end.guest, guest))
     }
 
-    fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
-        let bury = |end: End<'w>| {
+    fn destroy(self: Box<Self>) -> Vec<Destroyed<'w>> {
+        let destroy = |end: End<'w>| {
             destroy_qp(end.guest, &end.qp);
             destroy_cq(end.guest, &end.cq);
             deregister(end.guest, &end.mr);
             let cookies = vec![end.cq.cookie, end.qp.cookie];
-            Grave::new(end.guest, cookies, end.mr.iova, end.mr.len)
+            Destroyed::new(end.guest, cookies, end.mr.iova, end.mr.len)
         };
-        self.ends.map(bury).into()
+        self.ends.map(destroy).into()
     }
 }

@@ -15,7 +15,7 @@ use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
-use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 use crate::variant::Variant;
 use group::GROUPS;
 
@@ -358,15 +358,15 @@ impl<'w> Party<'w> for Mail<'w> {
         self.boxes.iter().any(|ours| is_same(ours.guest, guest))
     }
 
-    fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
-        let bury = |ours: Mailbox<'w>| {
+    fn destroy(self: Box<Self>) -> Vec<Destroyed<'w>> {
+        let destroy = |ours: Mailbox<'w>| {
             destroy_qp(ours.guest, &ours.qp);
             destroy_cq(ours.guest, &ours.cq);
             deregister(ours.guest, &ours.mr);
             let mr = &ours.mr;
             let cookies = vec![ours.cq.cookie, ours.qp.cookie];
-            Grave::new(ours.guest, cookies, mr.iova, mr.len)
+            Destroyed::new(ours.guest, cookies, mr.iova, mr.len)
         };
-        self.boxes.into_iter().map(bury).collect()
+        self.boxes.into_iter().map(destroy).collect()
     }
 }

@@ -14,7 +14,7 @@ use crate::choices::Choices;
 use crate::driver::{self, SharedReceives};
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
-use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 
 /// Bytes of an area of memory.
 const AREA: usize = 1024;
@@ -56,8 +56,8 @@ pub struct Shared<'w> {
     mr: Mr,
     options: Options,
     members: Vec<Member<'w>>,
-    /// Graves of members that were replaced.
-    graves: Vec<Grave<'w>>,
+    /// The remains of members that were replaced.
+    destroyed: Vec<Destroyed<'w>>,
     /// Area of each posted receive, by its id.
     areas: BTreeMap<u64, usize>,
     free: Vec<usize>,
@@ -96,7 +96,7 @@ impl<'w> Member<'w> {
     }
 
     /// Destroys the connection, whose receiving end belongs to `owner`.
-    fn destroy(self, owner: &'w Guest) -> [Grave<'w>; 2] {
+    fn destroy(self, owner: &'w Guest) -> [Destroyed<'w>; 2] {
         destroy_qp(self.guest, &self.from);
         destroy_qp(owner, &self.to);
         destroy_cq(self.guest, &self.cq);
@@ -104,8 +104,8 @@ impl<'w> Member<'w> {
         let mr = &self.mr;
         let own = vec![self.cq.cookie, self.from.cookie];
         [
-            Grave::new(self.guest, own, mr.iova, mr.len),
-            Grave::new(owner, vec![self.to.cookie], mr.iova, 0),
+            Destroyed::new(self.guest, own, mr.iova, mr.len),
+            Destroyed::new(owner, vec![self.to.cookie], mr.iova, 0),
         ]
     }
 
@@ -155,7 +155,7 @@ impl<'w> Shared<'w> {
             mr,
             options,
             members,
-            graves: Vec::new(),
+            destroyed: Vec::new(),
             areas: BTreeMap::new(),
             free: (0..AREAS).collect(),
             posted: 0,
@@ -192,7 +192,7 @@ impl<'w> Shared<'w> {
             let srq = &self.receives.srq;
             let next = Member::new(member.guest, srq, self.guest, &self.cq, self.options);
             let old = mem::replace(member, next);
-            self.graves.extend(old.destroy(self.guest));
+            self.destroyed.extend(old.destroy(self.guest));
         }
     }
 
@@ -307,17 +307,22 @@ impl<'w> Party<'w> for Shared<'w> {
         is_same(self.guest, guest) || members.any(|member| is_same(member.guest, guest))
     }
 
-    fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
-        let mut graves = self.graves;
+    fn destroy(self: Box<Self>) -> Vec<Destroyed<'w>> {
+        let mut destroyed = self.destroyed;
         for member in self.members {
-            graves.extend(member.destroy(self.guest));
+            destroyed.extend(member.destroy(self.guest));
         }
         let srqn = self.receives.srq.srqn;
         self.guest.give_back(CmdDestroySrq { srqn });
         destroy_cq(self.guest, &self.cq);
         deregister(self.guest, &self.mr);
         let cookies = vec![self.cq.cookie, self.receives.srq.cookie];
-        graves.push(Grave::new(self.guest, cookies, self.mr.iova, self.mr.len));
-        graves
+        destroyed.push(Destroyed::new(
+            self.guest,
+            cookies,
+            self.mr.iova,
+            self.mr.len,
+        ));
+        destroyed
     }
 }

@@ -21,7 +21,7 @@ use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Mr, Options, Wr, FULL};
-use crate::party::{deregister, is_same, Grave, Party};
+use crate::party::{deregister, is_same, Destroyed, Party};
 use crate::variant::Variant;
 use keys::Keys;
 use side::{Kind, Receive, Side, Try};
@@ -338,7 +338,7 @@ impl<'w> Party<'w> for Vault<'w> {
         is_same(self.owner.guest(), guest) || is_same(self.thief.guest(), guest)
     }
 
-    fn destroy(mut self: Box<Self>) -> Vec<Grave<'w>> {
+    fn destroy(mut self: Box<Self>) -> Vec<Destroyed<'w>> {
         self.owner.destroy();
         self.thief.destroy();
         self.check_memory();
@@ -349,11 +349,11 @@ impl<'w> Party<'w> for Vault<'w> {
         let pd = CmdDestroyPd { pdn: self.stranger };
         self.owner.guest().give_back(pd);
         deregister(self.thief.guest(), &self.mr);
-        let bury = |side: &Side<'w>| {
+        let destroy = |side: &Side<'w>| {
             let cookies = vec![side.cq.cookie, side.qp.cookie];
             let memory = &side.memory;
-            Grave::new(memory.guest, cookies, memory.iova, memory.len() as u64)
+            Destroyed::new(memory.guest, cookies, memory.iova, memory.len() as u64)
         };
-        vec![bury(&self.owner), bury(&self.thief)]
+        vec![destroy(&self.owner), destroy(&self.thief)]
     }
 }

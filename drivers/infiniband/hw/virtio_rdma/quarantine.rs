@@ -25,77 +25,77 @@ use kernel::{
 };
 
 /// Anything that owns memory.
-trait Remains: Send {}
-impl<T: Send> Remains for T {}
+trait MemoryOwner: Send {}
+impl<T: Send> MemoryOwner for T {}
 
 #[derive(Default)]
-struct Buried {
-    remains: KVec<KBox<dyn Remains>>,
+struct Quarantined {
+    owners: KVec<KBox<dyn MemoryOwner>>,
     /// Number of objects that were leaked immediately, because the list could not grow.
-    lost: usize,
+    leaked: usize,
 }
 
-impl Drop for Buried {
+impl Drop for Quarantined {
     fn drop(&mut self) {
         // The device was never reset, so it may still use the objects.
-        forget(take(&mut self.remains));
+        forget(take(&mut self.owners));
     }
 }
 
-/// The graveyard of a device.
+/// The quarantine of a device.
 #[pin_data]
-pub(crate) struct Graveyard {
+pub(crate) struct Quarantine {
     #[pin]
-    buried: Mutex<Buried>,
+    quarantined: Mutex<Quarantined>,
 }
 
-impl Graveyard {
-    /// An empty graveyard.
+impl Quarantine {
+    /// An empty quarantine.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            buried <- new_mutex!(Buried::default(), "virtio_rdma::graveyard"),
+            quarantined <- new_mutex!(Quarantined::default(), "virtio_rdma::quarantine"),
         })
     }
 
-    /// Keeps `remains` until the device was reset.
-    pub(crate) fn bury<T: Send + 'static>(&self, remains: T) {
-        let mut buried = self.buried.lock();
-        if buried.remains.reserve(1, GFP_KERNEL).is_err() {
-            buried.lost += 1;
-            forget(remains);
+    /// Keeps `owner` until the device was reset.
+    pub(crate) fn add<T: Send + 'static>(&self, owner: T) {
+        let mut quarantined = self.quarantined.lock();
+        if quarantined.owners.reserve(1, GFP_KERNEL).is_err() {
+            quarantined.leaked += 1;
+            forget(owner);
             return;
         }
         match KBox::new_uninit(GFP_KERNEL) {
             Ok(place) => {
-                let grave = KBox::write(place, remains);
+                let owner = KBox::write(place, owner);
                 // Reserved above.
-                let _ = buried.remains.push_within_capacity(grave);
+                let _ = quarantined.owners.push_within_capacity(owner);
             }
             Err(_) => {
-                buried.lost += 1;
-                forget(remains);
+                quarantined.leaked += 1;
+                forget(owner);
             }
         }
     }
 
     /// Frees all kept memory if the reset is confirmed; else leaks it, with a warning for `dev`.
     pub(crate) fn clear(&self, dev: &device::Device, reset: Reset) {
-        let mut buried = self.buried.lock();
-        let remains = take(&mut buried.remains);
-        let mut lost = take(&mut buried.lost);
-        drop(buried);
+        let mut quarantined = self.quarantined.lock();
+        let owners = take(&mut quarantined.owners);
+        let mut leaked = take(&mut quarantined.leaked);
+        drop(quarantined);
         match reset {
-            Reset::Done => drop(remains),
+            Reset::Done => drop(owners),
             Reset::Unreachable => {
-                lost += remains.len();
-                forget(remains);
+                leaked += owners.len();
+                forget(owners);
             }
         }
-        if lost != 0 {
+        if leaked != 0 {
             dev_warn!(
                 dev,
                 "memory of {} objects is leaked: the device did not confirm a reset\n",
-                lost
+                leaked
             );
         }
     }
