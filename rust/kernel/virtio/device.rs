@@ -116,7 +116,7 @@ pub enum Reset {
 ///
 /// /// Called periodically: logs a message if the device does not work any more.
 /// fn check<T: Send>(queue: &Virtqueue<T>) -> bool {
-///     match queue.look_after() {
+///     match queue.poll_health() {
 ///         Health::Good => return true,
 ///         Health::NeedsReset => pr_err!("the device needs a reset\n"),
 ///         Health::Broken => pr_err!("the device broke the rules of a queue\n"),

@@ -113,7 +113,7 @@ suite! { rust_virtio {
         queue.kick();
         check!(queue.vring_size() == 0);
         check!(queue.enable_cb());
-        check!(queue.look_after() == Health::Gone);
+        check!(queue.poll_health() == Health::Gone);
         check!(queue.reset() == Err(ENODEV));
         check!(queue.reset_device() == Reset::Unreachable);
     }

@@ -306,7 +306,7 @@ impl<C: Send + 'static> Virtqueue<C> {
 
     /// Like [`add`](Self::add), but keeps the buffer if there is no room or memory now. The buffer
     /// is added later: when [`get_buf`](Self::get_buf) takes a buffer out, or in
-    /// [`look_after`](Self::look_after).
+    /// [`poll_health`](Self::poll_health).
     ///
     /// # Errors
     ///
@@ -392,7 +392,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     ///
     /// A driver calls this periodically while it waits for the device: no interrupt reports a queue
     /// that the device broke.
-    pub fn look_after(&self) -> Health {
+    pub fn poll_health(&self) -> Health {
         let bound = self.device.lock();
         let Some(bound) = bound.as_ref() else {
             return Health::Gone;
@@ -401,7 +401,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         let device = unsafe { bound.device.as_bound() };
         match device.health() {
             // SAFETY: The queue is reserved for the device, and stays so while the lock is held.
-            Health::Good if !unsafe { device.look_after_queues() } => Health::Broken,
+            Health::Good if !unsafe { device.check_queues() } => Health::Broken,
             health => health,
         }
     }
@@ -409,7 +409,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     /// Resets the whole device, after which none of its queues can be used.
     ///
     /// May sleep as long as the device does not confirm the reset. Meanwhile
-    /// [`look_after`](Self::look_after) still works, a shutdown does not wait, and an unbinding
+    /// [`poll_health`](Self::poll_health) still works, a shutdown does not wait, and an unbinding
     /// waits for the end of the reset.
     ///
     /// [`Reset::Unreachable`] for a queue that is detached, or if another reset of the device by
@@ -542,7 +542,7 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     unsafe fn release(&self, reset: Reset) -> usize;
 
     /// Adds kept buffers. Returns whether the queue works: the device has not broken its rules.
-    fn look_after(&self) -> bool;
+    fn check(&self) -> bool;
 
     /// Whether [`Virtqueue::reset_device`] is resetting the device.
     fn is_resetting(&self) -> bool;
@@ -592,7 +592,7 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
         count
     }
 
-    fn look_after(&self) -> bool {
+    fn check(&self) -> bool {
         self.add_kept();
         let attached = self.attached.lock();
         // SAFETY: If not null, the queue is valid and under its lock.

@@ -201,7 +201,7 @@ impl Device<Bound> {
     /// # Safety
     ///
     /// One of the queues is reserved and stays so until this returns.
-    pub(super) unsafe fn look_after_queues(&self) -> bool {
+    pub(super) unsafe fn check_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
         // SAFETY: If not null, `priv` points to a complete `Virtqueues`, by the barrier in
@@ -211,7 +211,7 @@ impl Device<Bound> {
             queues
                 .0
                 .iter()
-                .fold(true, |all, info| info.queue.look_after() && all)
+                .fold(true, |all, info| info.queue.check() && all)
         })
     }
 }

@@ -14,7 +14,7 @@
 //! and frees them once the device was reset.
 //!
 //! Callers that can't sleep use [`start`](ControlQueue::start): it works in any context, reports
-//! the answer by a callback, and takes a buffer of the caller. The health check looks after these
+//! the answer by a callback, and takes a buffer of the caller. The health check watches these
 //! commands, since no task waits for them: it fails a device that gave one of them an invalid
 //! answer, or has not answered one for [`PATIENCE_MS`], at the latest for twice as long.
 //!
@@ -361,7 +361,7 @@ impl ControlQueue {
         if !self.is_working() {
             return false;
         }
-        let health = self.queue.look_after();
+        let health = self.queue.poll_health();
         self.lifecycle.tell_silence(health == Health::Silent);
         let why = match health {
             Health::Good | Health::Silent if self.has_lied.load(Relaxed) => INVALID_ANSWER,
@@ -378,7 +378,7 @@ impl ControlQueue {
 
     /// Ends the use of the device because of `why`.
     fn fail(&self, why: &str) {
-        self.fail_with(why, self.queue.look_after());
+        self.fail_with(why, self.queue.poll_health());
     }
 
     /// Ends the use of the device, and resets it unless it has stopped by its `health`.

@@ -229,7 +229,7 @@ impl Lifecycle {
         }
         // A device that is being reset may have any other status: only the end of the reset tells
         // that the device has stopped.
-        let is_gone = self.queue.look_after() == Health::Gone;
+        let is_gone = self.queue.poll_health() == Health::Gone;
         if is_gone && self.stop(State::Gone) {
             dev_err!(
                 self.dev,
@@ -269,7 +269,7 @@ impl Call for Lifecycle {
             if self.queue.reset_device() == Reset::Done {
                 dev_info!(self.dev, "the device was reset: it is at rest\n");
                 let _ = self.stop(State::AtRest);
-            } else if self.queue.look_after() == Health::Gone {
+            } else if self.queue.poll_health() == Health::Gone {
                 let _ = self.stop(State::Gone);
             } else {
                 // Not all transports wait for the confirmation.

@@ -196,7 +196,7 @@ impl KernelCq {
     pub(super) fn purge(&self, qpn: Qpn) {
         let has_broken = self.state.lock().kill(qpn);
         if has_broken {
-            self.broke();
+            self.report_broken();
         }
     }
 
@@ -225,7 +225,7 @@ impl KernelCq {
     /// Calls the consumer's handler later: a poll returned a completion for which no event comes,
     /// though the consumer has armed the CQ.
     #[cold]
-    pub(super) fn due(&self) {
+    pub(super) fn notify_later(&self) {
         self.consumer.notify_later();
     }
 
@@ -311,7 +311,7 @@ impl KernelCq {
 
     /// Reports that the device broke the CQ's rules. The caller has set `broken`: no more CQEs are
     /// taken from the CQ.
-    pub(super) fn broke(&self) {
+    pub(super) fn report_broken(&self) {
         dev_err!(
             self.device.as_device(),
             "a CQ is lost: the device wrote an invalid CQE or index\n"
@@ -396,7 +396,7 @@ impl EventTarget for KernelCq {
     /// Treats the CQ as broken: without interrupts the consumer would wait for ever.
     fn arming_refused(&self) {
         if !replace(&mut self.state.lock().broken, true) {
-            self.broke();
+            self.report_broken();
         }
     }
 

@@ -98,10 +98,10 @@ impl KernelCompletionQueues for IbDevice {
         let has_broken = state.broken && !was_broken;
         drop(guard);
         if is_due {
-            cq.due();
+            cq.notify_later();
         }
         if has_broken {
-            cq.broke();
+            cq.report_broken();
         }
         Ok(())
     }

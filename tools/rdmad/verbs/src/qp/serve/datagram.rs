@@ -33,11 +33,13 @@ impl Qp {
     ) -> Progress {
         let fetched = match side.blocked.take() {
             Some(blocked) => blocked,
-            None if state != QpState::Rts => return Break(self.dry(turn, side, state, watch)),
+            None if state != QpState::Rts => {
+                return Break(self.park_idle(turn, side, state, watch))
+            }
             None => match turn.fetch(&mut side.io, &side.attr) {
                 Ok(Next::Fetched(fetched)) => fetched,
                 Ok(Next::Held) => return Break(self.park(turn.device, side, None)),
-                Ok(Next::Nothing) => return Break(self.dry(turn, side, state, watch)),
+                Ok(Next::Nothing) => return Break(self.park_idle(turn, side, state, watch)),
                 Err(_) => return self.break_queue(turn, side),
             },
         };

@@ -50,7 +50,7 @@ impl Qp {
                         Ok(Next::Nothing) => {
                             // Release the peer's receive half before parking.
                             drop(target);
-                            return Break(self.dry(turn, side, state, watch));
+                            return Break(self.park_idle(turn, side, state, watch));
                         }
                         Err(_) => return self.break_queue(turn, side),
                     }

@@ -21,7 +21,7 @@ const REQUEST_RESPONSE: u32 = 8;
 impl Qp {
     /// Parks the send half when the SQ is empty. Either the worker watches the SQ, or the device
     /// requests a doorbell.
-    pub(super) fn dry(
+    pub(super) fn park_idle(
         &self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,

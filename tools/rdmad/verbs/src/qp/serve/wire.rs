@@ -32,7 +32,7 @@ impl Qp {
             ..
         } = side
         else {
-            return Break(self.dry(turn, side, state, watch));
+            return Break(self.park_idle(turn, side, state, watch));
         };
         let mut drained = false;
         let mut broken = false;
@@ -93,7 +93,7 @@ impl Qp {
             Pause::NoFrame => Break(self.await_room(turn.device, side)),
             Pause::Idle if goes_on => Continue(turn.budget.charged_since(spent)),
             Pause::Idle if drained || state != QpState::Rts => {
-                Break(self.dry(turn, side, state, watch))
+                Break(self.park_idle(turn, side, state, watch))
             }
             Pause::Idle => Break(self.park(turn.device, side, None)),
         }
