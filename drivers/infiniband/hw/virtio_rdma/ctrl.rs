@@ -34,13 +34,13 @@ use crate::{
         wire::Wire, //
     },
     decode::answer::Answer,
+    event_handlers::EventHandlers,
     lifecycle::Lifecycle,
     sync::{
         deferred::Deferred,
         reclaim_queue::ReclaimQueue,
         timed_completion::TimedCompletion, //
     },
-    targets::EventTargets,
     virtio::{
         self,
         Buffer,
@@ -182,7 +182,7 @@ impl ControlQueue {
     pub(crate) fn new(
         dev: &device::Device,
         features: Features,
-        targets: Arc<EventTargets>,
+        event_handlers: Arc<EventHandlers>,
     ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
@@ -201,7 +201,7 @@ impl ControlQueue {
         let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
         // The reset may block for ever.
         let resets = ReclaimQueue::new(c"virtio_rdma_reset")?;
-        let lifecycle = Lifecycle::new(dev.into(), queue.clone(), targets);
+        let lifecycle = Lifecycle::new(dev.into(), queue.clone(), event_handlers);
         let lifecycle = Deferred::new(&resets, lifecycle)?;
         Arc::pin_init(
             pin_init!(Self {

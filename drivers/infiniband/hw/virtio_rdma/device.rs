@@ -14,6 +14,7 @@ use crate::{
         QueueLimits, //
     },
     doorbell::Doorbells,
+    event_handlers::EventHandlers,
     events::EventQueue,
     leaving::Leaving,
     lifecycle::Lifecycle,
@@ -28,7 +29,6 @@ use crate::{
         },
         reclaim_queue::ReclaimQueue, //
     },
-    targets::EventTargets,
     transport::Transport,
     unbinding::Unbinding,
     virtio::{
@@ -77,13 +77,13 @@ impl OwnRings {
     fn new(
         dev: &virtio::Device<Bound>,
         limits: &OwnRingsLimits,
-        targets: &Arc<EventTargets>,
+        event_handlers: &Arc<EventHandlers>,
     ) -> Result<Self> {
         let doorbells = Doorbells::new(dev, limits)?;
         let count = usize::try_from(limits.num_event_queues)?;
         let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
-            event_queues.push(EventQueue::new(targets.clone())?, GFP_KERNEL)?;
+            event_queues.push(EventQueue::new(event_handlers.clone())?, GFP_KERNEL)?;
         }
         Ok(Self {
             event_queues,
@@ -133,7 +133,7 @@ pub(crate) struct Device {
     /// The lifecycle of the control queue, which posts and polls read.
     lifecycle: Handle<Lifecycle>,
     queues: Queues,
-    targets: Arc<EventTargets>,
+    event_handlers: Arc<EventHandlers>,
     /// Runs the health check and the messages of an unbinding: clients that write back memory wait
     /// until the health check finds that the device fails.
     health_checks: Arc<ReclaimQueue>,
@@ -151,9 +151,9 @@ impl Device {
         let mut limits = limits::read(bound)?;
         let QueueLimits { max_cq, max_qp, .. } = limits.queues;
         let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
-        let max_targets = max_cq.saturating_add(max_qp).saturating_add(max_srq);
-        let targets = EventTargets::new(usize::try_from(max_targets)?)?;
-        let ctrl = ControlQueue::new(dev.as_ref(), limits.features(), targets.clone())?;
+        let max_handlers = max_cq.saturating_add(max_qp).saturating_add(max_srq);
+        let event_handlers = EventHandlers::new(usize::try_from(max_handlers)?)?;
+        let ctrl = ControlQueue::new(dev.as_ref(), limits.features(), event_handlers.clone())?;
 
         let barriers = match bound.has_feature(Feature::ORDER_PLATFORM) {
             true => Barriers::Platform,
@@ -163,12 +163,12 @@ impl Device {
         vqs.push(ctrl.info(CString::try_from(c"control")?), GFP_KERNEL)?;
         let queues = match &limits.own_rings {
             Some(own_rings) => {
-                let own_rings = OwnRings::new(bound, own_rings, &targets)?;
+                let own_rings = OwnRings::new(bound, own_rings, &event_handlers)?;
                 own_rings.add_queues(&mut vqs)?;
                 Queues::OwnRings(own_rings)
             }
             None => {
-                let transport = Transport::new(&limits.queues, &ctrl, &targets)?;
+                let transport = Transport::new(&limits.queues, &ctrl, &event_handlers)?;
                 transport.add_queues(&mut vqs)?;
                 Queues::Transport(transport)
             }
@@ -188,7 +188,7 @@ impl Device {
                 lifecycle: ctrl.lifecycle().handle(),
                 ctrl,
                 queues,
-                targets,
+                event_handlers,
                 health_checks,
                 leaving <- Leaving::new(),
                 quarantine <- Quarantine::new(),
@@ -262,8 +262,8 @@ impl Device {
     }
 
     /// The objects that receive events of the device.
-    pub(crate) fn targets(&self) -> &Arc<EventTargets> {
-        &self.targets
+    pub(crate) fn event_handlers(&self) -> &Arc<EventHandlers> {
+        &self.event_handlers
     }
 
     /// The memory that holds the device's queues.

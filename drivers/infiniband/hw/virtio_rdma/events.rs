@@ -13,7 +13,7 @@ use crate::{
         EventKind, //
     },
     decode::event::KnownEvent,
-    targets::EventTargets,
+    event_handlers::EventHandlers,
     virtio::{
         self,
         Buffer,
@@ -45,7 +45,7 @@ const BUFFERS: usize = 256;
 #[pin_data]
 pub(crate) struct EventQueue {
     queue: Arc<Virtqueue<()>>,
-    targets: Arc<EventTargets>,
+    event_handlers: Arc<EventHandlers>,
     /// An empty vector with room for the buffers that the interrupt handler takes out.
     #[pin]
     handled: SpinLockIrq<KVec<EventBuffer>>,
@@ -53,12 +53,12 @@ pub(crate) struct EventQueue {
 
 impl EventQueue {
     /// An event queue that is not attached to a device.
-    pub(crate) fn new(targets: Arc<EventTargets>) -> Result<Arc<Self>> {
+    pub(crate) fn new(event_handlers: Arc<EventHandlers>) -> Result<Arc<Self>> {
         let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 queue,
-                targets,
+                event_handlers,
                 handled <- new_spinlock_irq!(KVec::new(), "virtio_rdma::events::handled"),
             }),
             GFP_KERNEL,
@@ -84,10 +84,11 @@ impl EventQueue {
     }
 
     fn dispatch(&self, event: &KnownEvent) {
-        self.targets.with(event.object, |target| match event.kind {
-            EventKind::Completion => target.completion(),
-            EventKind::Async(kind) => target.async_event(kind),
-        });
+        self.event_handlers
+            .with(event.object, |handler| match event.kind {
+                EventKind::Completion => handler.completion(),
+                EventKind::Async(kind) => handler.async_event(kind),
+            });
     }
 }
 

@@ -24,8 +24,8 @@ use crate::{
     abi::ib::AsyncEvent,
     ctrl::Sender,
     decode::event::Cookie,
+    event_handlers::EventHandlers,
     sync::deferred::Call,
-    targets::EventTargets,
     virtio::{
         Health,
         Reset,
@@ -82,7 +82,7 @@ pub(crate) struct Lifecycle {
     dev: ARef<device::Device>,
     /// The control queue, by which the device is reached.
     queue: Arc<Virtqueue<Sender>>,
-    targets: Arc<EventTargets>,
+    event_handlers: Arc<EventHandlers>,
     /// A [`State`].
     state: Atomic<u32>,
     /// Whether the log says that the device is silent.
@@ -100,12 +100,12 @@ impl Lifecycle {
     pub(crate) fn new(
         dev: ARef<device::Device>,
         queue: Arc<Virtqueue<Sender>>,
-        targets: Arc<EventTargets>,
+        event_handlers: Arc<EventHandlers>,
     ) -> impl PinInit<Self> {
         pin_init!(Self {
             dev,
             queue,
-            targets,
+            event_handlers,
             state: Atomic::new(State::Working as u32),
             is_silent: AtomicFlag::new(false),
             stopped <- Completion::new(),
@@ -156,7 +156,7 @@ impl Lifecycle {
             return false;
         };
         if from < State::NeedsReset as u32 {
-            self.targets.stopped();
+            self.event_handlers.stopped();
             self.stopped.complete_all();
         }
         if from < State::Gone as u32 && to >= State::Gone {
@@ -190,9 +190,9 @@ impl Lifecycle {
             why,
             reset
         );
-        self.targets.with(Cookie::DEVICE, |target| {
-            target.async_event(AsyncEvent::DeviceFatal);
-            target.async_event(AsyncEvent::PortErr);
+        self.event_handlers.with(Cookie::DEVICE, |handler| {
+            handler.async_event(AsyncEvent::DeviceFatal);
+            handler.async_event(AsyncEvent::PortErr);
         });
         if let Some(state) = stopped {
             let _ = self.stop(state);

@@ -36,8 +36,8 @@ use crate::{
         config::QueueLimits,
         event::Cookie, //
     },
+    event_handlers::EventHandlers,
     leaving::Vacated,
-    targets::EventTargets,
     virtio::{
         self,
         Buffer,
@@ -70,7 +70,7 @@ use kernel::{
     },
 };
 
-/// Cookie of a virtqueue that belongs to no CQ: the cookie of the device, whose target ignores
+/// Cookie of a virtqueue that belongs to no CQ: the cookie of the device, whose handler ignores
 /// completions.
 const NO_COOKIE: u64 = 0;
 
@@ -95,8 +95,8 @@ pub(crate) struct CqVirtqueue {
     claimed: Mutex<bool>,
     cqn: Cqn,
     ctrl: Arc<ControlQueue>,
-    targets: Arc<EventTargets>,
-    /// Cookie of the target that receives completion events.
+    event_handlers: Arc<EventHandlers>,
+    /// Cookie of the handler that receives completion events.
     cookie: Atomic<u64>,
     #[pin]
     arming: SpinLockIrq<Arming>,
@@ -113,7 +113,7 @@ struct Arming {
 }
 
 impl CqVirtqueue {
-    /// Sets the target of completion events by its cookie.
+    /// Sets the handler of completion events by its cookie.
     pub(crate) fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Release);
     }
@@ -155,11 +155,11 @@ impl Background for CqVirtqueue {
             this.send(&mut arming);
         }
         drop(arming);
-        // If the CQ was destroyed, no target has the cookie any more, even if a new CQ has its
+        // If the CQ was destroyed, no handler has the cookie any more, even if a new CQ has its
         // number.
         if result.is_err() {
-            self.targets
-                .with(Cookie::decode(cookie), |target| target.arming_refused());
+            self.event_handlers
+                .with(Cookie::decode(cookie), |handler| handler.arming_refused());
         }
     }
 }
@@ -167,8 +167,8 @@ impl Background for CqVirtqueue {
 impl Handler for CqVirtqueue {
     fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
         let cookie = self.cookie.load(Acquire);
-        self.targets
-            .with(Cookie::decode(cookie), |target| target.completion());
+        self.event_handlers
+            .with(Cookie::decode(cookie), |handler| handler.completion());
     }
 }
 
@@ -262,7 +262,7 @@ impl Transport {
     pub(crate) fn new(
         limits: &QueueLimits,
         ctrl: &Arc<ControlQueue>,
-        targets: &Arc<EventTargets>,
+        event_handlers: &Arc<EventHandlers>,
     ) -> Result<Self> {
         let mut cqs = KVec::with_capacity(usize::try_from(limits.max_cq)?, GFP_KERNEL)?;
         for number in 0..limits.max_cq {
@@ -279,7 +279,7 @@ impl Transport {
                     claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
                     cqn: Cqn::new(number),
                     ctrl: ctrl.clone(),
-                    targets: targets.clone(),
+                    event_handlers: event_handlers.clone(),
                     cookie: Atomic::new(NO_COOKIE),
                     arming <- new_spinlock_irq!(arming, "virtio_rdma::transport::arming"),
                 }),

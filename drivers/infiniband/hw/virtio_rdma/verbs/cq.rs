@@ -40,6 +40,10 @@ use crate::{
         OwnRings,
         Queues, //
     },
+    event_handlers::{
+        EventHandler,
+        EventRegistration, //
+    },
     rdma::{
         self,
         cq::{
@@ -53,10 +57,6 @@ use crate::{
         event::CqEvent,
         ucontext::Context,
         Udata, //
-    },
-    targets::{
-        EventRegistration,
-        EventTarget, //
     },
     transport::{
         Claim,
@@ -109,9 +109,9 @@ pub(crate) struct Cq {
 }
 
 /// Delivers completion events to a process.
-struct UserTarget(CqConsumer);
+struct UserCqEventHandler(CqConsumer);
 
-impl EventTarget for UserTarget {
+impl EventHandler for UserCqEventHandler {
     fn completion(&self) {
         self.0.notify();
     }
@@ -171,7 +171,7 @@ impl Cq {
         let device = &ib_device.device;
         let ring = KernelRing::new(ib_device, RingKind::Completion, attr.entries, Cqe::SIZE)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
-        let events = device.targets().register(cq.clone())?;
+        let events = device.event_handlers().register(cq.clone())?;
         let request = CmdCreateCqRing {
             doorbell_page: KERNEL_DOORBELL_PAGE,
             ..command(own_rings, attr, ring.address()?, &events)
@@ -202,7 +202,7 @@ impl Cq {
             let entries = usize::try_from(attr.entries)?;
             let backend = CqBackend::virtqueue(claim.queue().clone(), entries)?;
             let cq = KernelCq::new(device, backend, consumer)?;
-            let events = device.targets().register(cq.clone())?;
+            let events = device.event_handlers().register(cq.clone())?;
             Ok::<_, Error>((cq, events))
         };
         match prepare() {
@@ -281,8 +281,8 @@ impl UserCompletionQueues for IbDevice {
         let (new, ring) = match device.queues() {
             Queues::OwnRings(own_rings) => {
                 let request: uverbs::CreateCqReq = udata.request()?;
-                let target = Arc::new(UserTarget(consumer), GFP_KERNEL)?;
-                let events = device.targets().register(target)?;
+                let handler = Arc::new(UserCqEventHandler(consumer), GFP_KERNEL)?;
+                let events = device.event_handlers().register(handler)?;
                 let doorbell_page = context.doorbell_page()?;
                 let size = (attr.entries, Cqe::SIZE);
                 let (queue, ring, response) = UserQueue::create(

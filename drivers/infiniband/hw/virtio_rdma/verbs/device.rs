@@ -32,6 +32,10 @@ use crate::{
         Device,
         Queues, //
     },
+    event_handlers::{
+        EventHandler,
+        EventRegistration, //
+    },
     net,
     netdev::PortOwner,
     rdma::{
@@ -57,10 +61,6 @@ use crate::{
         },
         periodic::Periodic,
         reclaim_queue::ReclaimQueue, //
-    },
-    targets::{
-        EventRegistration,
-        EventTarget, //
     },
     virtio, //
 };
@@ -262,7 +262,7 @@ impl Verbs {
         )?;
         let events = PortEvents::new(registration.device())?;
         Ok(Self {
-            _events: device.targets().register_device(events)?,
+            _events: device.event_handlers().register_device(events)?,
             registration,
         })
     }
@@ -326,7 +326,7 @@ impl PortEvents {
     }
 }
 
-impl EventTarget for PortEvents {
+impl EventHandler for PortEvents {
     fn async_event(&self, event: AsyncEvent) {
         let Some(index) = EVENTS.iter().position(|kind| *kind == event) else {
             return;

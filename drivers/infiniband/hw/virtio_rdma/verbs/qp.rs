@@ -19,6 +19,10 @@ use crate::{
         number::Qpn, //
     },
     device::Device,
+    event_handlers::{
+        EventHandler,
+        EventRegistration, //
+    },
     rdma::{
         event::QpEvent,
         qp::{
@@ -30,10 +34,6 @@ use crate::{
             QpCap,
             QpState, //
         }, //
-    },
-    targets::{
-        EventRegistration,
-        EventTarget, //
     },
     transport::{
         Claim,
@@ -104,9 +104,9 @@ pub(crate) struct Qp {
 }
 
 /// Delivers asynchronous events to the QP's consumer.
-struct Target(QpConsumer);
+struct QpEventHandler(QpConsumer);
 
-impl EventTarget for Target {
+impl EventHandler for QpEventHandler {
     fn async_event(&self, event: AsyncEvent) {
         let event = match event {
             AsyncEvent::QpFatal => QpEvent::Fatal,

@@ -35,6 +35,10 @@ use crate::{
         wqe::rq_wqe_size, //
     },
     device::Device,
+    event_handlers::{
+        EventHandler,
+        EventRegistration, //
+    },
     rdma::{
         self,
         event::SrqEvent,
@@ -49,10 +53,6 @@ use crate::{
         ucontext::Context,
         wr::RecvWrs,
         Udata, //
-    },
-    targets::{
-        EventRegistration,
-        EventTarget, //
     }, //
 };
 use kernel::{
@@ -83,9 +83,9 @@ pub(crate) struct Srq {
 }
 
 /// Delivers asynchronous events to the SRQ's consumer.
-struct Target(SrqConsumer);
+struct SrqEventHandler(SrqConsumer);
 
-impl EventTarget for Target {
+impl EventHandler for SrqEventHandler {
     fn async_event(&self, event: AsyncEvent) {
         match event {
             AsyncEvent::SrqErr => self.0.event(SrqEvent::Error),
@@ -171,8 +171,8 @@ fn slot_size(max_sge: u32) -> usize {
 
 /// Registers a consumer for the events of an SRQ.
 fn register(device: &Device, consumer: SrqConsumer) -> Result<EventRegistration> {
-    let target = Arc::new(Target(consumer), GFP_KERNEL)?;
-    device.targets().register(target)
+    let handler = Arc::new(SrqEventHandler(consumer), GFP_KERNEL)?;
+    device.event_handlers().register(handler)
 }
 
 /// The CREATE_SRQ command for an SRQ in a ring.

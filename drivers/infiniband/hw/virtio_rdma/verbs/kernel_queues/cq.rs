@@ -29,12 +29,12 @@ use crate::{
         }, //
     },
     device::Device,
+    event_handlers::EventHandler,
     rdma::{
         cq::CqConsumer,
         event::CqEvent,
         wc::Notify, //
     },
-    targets::EventTarget,
     transport::CqVirtqueue, //
 };
 use core::mem::replace;
@@ -372,7 +372,7 @@ impl State {
     }
 }
 
-impl EventTarget for KernelCq {
+impl EventHandler for KernelCq {
     fn completion(&self) {
         {
             let mut state = self.state.lock();

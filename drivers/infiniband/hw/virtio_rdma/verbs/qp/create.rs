@@ -9,7 +9,7 @@ use super::{
     Attributes,
     Poster,
     Qp,
-    Target, //
+    QpEventHandler, //
 };
 use crate::{
     abi::{
@@ -47,6 +47,7 @@ use crate::{
         Device,
         Queues, //
     },
+    event_handlers::EventRegistration,
     leaving::Vacated,
     rdma::{
         pd::Pd,
@@ -63,7 +64,6 @@ use crate::{
         ucontext::Context,
         Udata, //
     },
-    targets::EventRegistration,
     transport::Transport,
     verbs::{
         self,
@@ -362,8 +362,8 @@ fn sizes(cap: &QpCap) -> [(u32, usize); 2] {
 
 /// Registers a consumer for the events of a QP.
 fn register(device: &Device, consumer: QpConsumer) -> Result<EventRegistration> {
-    let target = Arc::new(Target(consumer), GFP_KERNEL)?;
-    device.targets().register(target)
+    let handler = Arc::new(QpEventHandler(consumer), GFP_KERNEL)?;
+    device.event_handlers().register(handler)
 }
 
 /// The CREATE_QP command without the addresses of rings.

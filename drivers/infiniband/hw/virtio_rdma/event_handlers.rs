@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receivers of events: the table of the [cookies](Cookie).
+//! Event handlers: the table of the [cookies](Cookie).
 //!
 //! Entry 0 is the device itself. An event takes no lock: entries never move, and the call of a
-//! target writes only to the target's entry. So event queues do not disturb each other.
+//! handler writes only to the handler's entry. So event queues do not disturb each other.
 //!
-//! Lock order: no other lock is taken while `EventTargets::unused` is held. Targets are called
+//! Lock order: no other lock is taken while `EventHandlers::unused` is held. Handlers are called
 //! without a lock.
 
 use crate::{
@@ -26,8 +26,8 @@ use kernel::{
     },
 };
 
-/// An object that receives events.
-pub(crate) trait EventTarget: Send + Sync {
+/// The handler of an object's events.
+pub(crate) trait EventHandler: Send + Sync {
     /// An armed CQ has a completion. Called in interrupt context.
     fn completion(&self) {}
 
@@ -50,11 +50,11 @@ pub(crate) trait EventTarget: Send + Sync {
 const CHUNK: usize = 128;
 
 /// An entry of the table. The key is the generation of the object's cookie.
-type Entry = CallSlot<Arc<dyn EventTarget>>;
+type Entry = CallSlot<Arc<dyn EventHandler>>;
 
-/// The table of targets.
+/// The table of event handlers.
 #[pin_data]
-pub(crate) struct EventTargets {
+pub(crate) struct EventHandlers {
     /// The chunks before the first empty one exist.
     chunks: KVec<SetOnce<Pin<KBox<[Entry; CHUNK]>>>>,
     /// The cookies of free entries. The vector has room for those of all entries in `chunks`.
@@ -62,8 +62,8 @@ pub(crate) struct EventTargets {
     unused: Mutex<KVVec<UnusedCookie>>,
 }
 
-impl EventTargets {
-    /// A table for `max` targets besides the device itself.
+impl EventHandlers {
+    /// A table for `max` event handlers besides the device itself.
     pub(crate) fn new(max: usize) -> Result<Arc<Self>> {
         let count = (1 + max).div_ceil(CHUNK);
         let mut chunks = KVec::with_capacity(count, GFP_KERNEL)?;
@@ -73,7 +73,7 @@ impl EventTargets {
         let this = Arc::pin_init(
             pin_init!(Self {
                 chunks,
-                unused <- new_mutex!(KVVec::new(), "virtio_rdma::targets"),
+                unused <- new_mutex!(KVVec::new(), "virtio_rdma::event_handlers"),
             }),
             GFP_KERNEL,
         )?;
@@ -104,14 +104,14 @@ impl EventTargets {
         self.chunks.get(index / CHUNK)?.as_ref()?.get(index % CHUNK)
     }
 
-    /// Registers `target` for the events of a new cookie.
+    /// Registers `handler` for the events of a new cookie.
     ///
     /// # Errors
     ///
     /// [`ENOSPC`] if the table is full, [`ENOMEM`].
     pub(crate) fn register(
         self: &Arc<Self>,
-        target: Arc<dyn EventTarget>,
+        handler: Arc<dyn EventHandler>,
     ) -> Result<EventRegistration> {
         let mut unused = self.unused.lock();
         if unused.is_empty() {
@@ -119,43 +119,45 @@ impl EventTargets {
         }
         let cookie = unused.pop().ok_or(ENOSPC)?.take();
         drop(unused);
-        self.register_as(cookie, target)
+        self.register_as(cookie, handler)
     }
 
-    /// Registers `target` for the events of the device and its port.
+    /// Registers `handler` for the events of the device and its port.
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if a target is registered already.
+    /// [`EBUSY`] if a handler is registered already.
     pub(crate) fn register_device(
         self: &Arc<Self>,
-        target: Arc<dyn EventTarget>,
+        handler: Arc<dyn EventHandler>,
     ) -> Result<EventRegistration> {
-        self.register_as(Cookie::DEVICE, target)
+        self.register_as(Cookie::DEVICE, handler)
     }
 
     fn register_as(
         self: &Arc<Self>,
         cookie: Cookie,
-        target: Arc<dyn EventTarget>,
+        handler: Arc<dyn EventHandler>,
     ) -> Result<EventRegistration> {
         let entry = self.entry(cookie).ok_or(EINVAL)?;
-        entry.insert(cookie.generation, target).map_err(|_| EBUSY)?;
+        entry
+            .insert(cookie.generation, handler)
+            .map_err(|_| EBUSY)?;
         Ok(EventRegistration {
-            targets: self.clone(),
+            event_handlers: self.clone(),
             cookie,
         })
     }
 
-    /// Calls `f` with the target of `cookie`, if it is still registered.
+    /// Calls `f` with the handler of `cookie`, if it is still registered.
     #[inline]
-    pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventTarget)) {
+    pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventHandler)) {
         if let Some(entry) = self.entry(cookie) {
-            entry.call(cookie.generation, |target| f(&**target));
+            entry.call(cookie.generation, |handler| f(&**handler));
         }
     }
 
-    /// Tells every target that the device has stopped.
+    /// Tells every handler that the device has stopped.
     pub(crate) fn stopped(&self) {
         for entry in self
             .chunks
@@ -163,21 +165,21 @@ impl EventTargets {
             .map_while(SetOnce::as_ref)
             .flat_map(|chunk| chunk.iter())
         {
-            entry.call_any(|target| target.stopped());
+            entry.call_any(|handler| handler.stopped());
         }
     }
 }
 
-/// The registration of a target.
+/// The registration of a handler.
 ///
-/// Dropping it may sleep. Afterwards no call of the target runs or begins.
+/// Dropping it may sleep. Afterwards no call of the handler runs or begins.
 pub(crate) struct EventRegistration {
-    targets: Arc<EventTargets>,
+    event_handlers: Arc<EventHandlers>,
     cookie: Cookie,
 }
 
 impl EventRegistration {
-    /// The cookie that the device puts into events for this target.
+    /// The cookie that the device puts into events for this handler.
     pub(crate) fn cookie(&self) -> u64 {
         self.cookie.value()
     }
@@ -185,17 +187,18 @@ impl EventRegistration {
 
 impl Drop for EventRegistration {
     fn drop(&mut self) {
-        let target = self
-            .targets
+        let handler = self
+            .event_handlers
             .entry(self.cookie)
             .and_then(|entry| entry.remove(self.cookie.generation));
-        // Dropped here, in process context: memory of a target may not be freeable in an interrupt.
-        drop(target);
+        // Dropped here, in process context: memory of a handler may not be freeable in an
+        // interrupt.
+        drop(handler);
         // The cookie of the device is always that of the device.
         if self.cookie != Cookie::DEVICE {
             let next = UnusedCookie::after(self.cookie);
             // The vector has room for the cookies of all entries.
-            let _ = self.targets.unused.lock().push_within_capacity(next);
+            let _ = self.event_handlers.unused.lock().push_within_capacity(next);
         }
     }
 }
