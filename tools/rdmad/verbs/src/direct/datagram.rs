@@ -98,8 +98,8 @@ pub(crate) fn deliver(
         return Ok(DatagramStep::Sent);
     }
     let view = device.space.enter();
-    let target = RecvTurn::new(&peer, device, &view, turn.budget);
-    let Ok(Some(incoming)) = target.take_for_direct(&mut recv) else {
+    let receiver = RecvTurn::new(&peer, device, &view, turn.budget);
+    let Ok(Some(incoming)) = receiver.take_for_direct(&mut recv) else {
         return Ok(DatagramStep::Sent);
     };
     // A datagram is a single packet, so its length fits.
@@ -124,10 +124,10 @@ pub(crate) fn deliver(
     };
     let moved = {
         let mut from = turn.message(&side.io.snapshots, &wr.local, AccessFlags::NONE);
-        let header = target
+        let header = receiver
             .message(&recv.io, &incoming.local)
             .write(0, &header, length == 0);
-        let mut message = target
+        let mut message = receiver
             .message(&recv.io, &incoming.local)
             .skip(GRH_SIZE as u64);
         header
@@ -136,9 +136,9 @@ pub(crate) fn deliver(
     };
     match moved {
         Ok(()) => {
-            target.count(Counter::DirectRxMessages, 1);
-            target.count(Counter::DirectRxBytes, wr.length.into());
-            target.complete(&incoming, &completion);
+            receiver.count(Counter::DirectRxMessages, 1);
+            receiver.count(Counter::DirectRxBytes, wr.length.into());
+            receiver.complete(&incoming, &completion);
         }
         Err(Side::Source(_)) => {
             recv.io.incoming = Some(incoming);
@@ -146,7 +146,7 @@ pub(crate) fn deliver(
         }
         Err(Side::Target(_)) => {
             completion.status = WcStatus::LocProtErr;
-            target.complete(&incoming, &completion);
+            receiver.complete(&incoming, &completion);
             peer.fail(device, None);
         }
     }

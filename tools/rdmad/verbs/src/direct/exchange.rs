@@ -28,7 +28,7 @@ pub(super) struct Exchange<'a, 'b, 'c> {
     pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
     pub side: &'a mut SendSide,
-    pub target: &'a RecvTurn<'c>,
+    pub receiver: &'a RecvTurn<'c>,
     pub recv: &'a mut RecvSide,
 }
 
@@ -50,7 +50,7 @@ impl Exchange<'_, '_, '_> {
         if self.wr.length > incoming.length {
             if self.reliable {
                 completion.status = WcStatus::LocLenErr;
-                self.target.complete(&incoming, &completion);
+                self.receiver.complete(&incoming, &completion);
             } else {
                 self.recv.io.incoming = Some(incoming);
             }
@@ -60,19 +60,19 @@ impl Exchange<'_, '_, '_> {
             let mut from =
                 self.turn
                     .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
-            let mut to = self.target.message(&self.recv.io, &incoming.local);
+            let mut to = self.receiver.message(&self.recv.io, &incoming.local);
             transfer(&mut from, &mut to, self.offset.into(), self.len, self.last)
         };
         match self.note(moved) {
             Ok(()) if self.last => {
                 if let With::Inv(rkey) = with {
-                    if self.target.invalidate(rkey).is_err() {
+                    if self.receiver.invalidate(rkey).is_err() {
                         completion.status = WcStatus::RemInvReqErr;
-                        self.target.complete(&incoming, &completion);
+                        self.receiver.complete(&incoming, &completion);
                         return Err(self.refuse_access(Fault::Key));
                     }
                 }
-                self.target.complete(&incoming, &completion);
+                self.receiver.complete(&incoming, &completion);
             }
             Ok(()) => self.recv.io.incoming = Some(incoming),
             Err(Side::Source(_)) => {
@@ -81,8 +81,8 @@ impl Exchange<'_, '_, '_> {
             }
             Err(Side::Target(_)) => {
                 completion.status = WcStatus::LocProtErr;
-                self.target.complete(&incoming, &completion);
-                self.target.qp.fail(self.target.device, None);
+                self.receiver.complete(&incoming, &completion);
+                self.receiver.qp.fail(self.receiver.device, None);
                 return Err(self.refuse(WcStatus::RemOpErr, None));
             }
         }
@@ -101,7 +101,7 @@ impl Exchange<'_, '_, '_> {
         let mut from =
             self.turn
                 .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
-        let mut to = self.target.remote(remote, AccessFlags::REMOTE_WRITE);
+        let mut to = self.receiver.remote(remote, AccessFlags::REMOTE_WRITE);
         let moved = transfer(&mut from, &mut to, self.offset.into(), self.len, self.last);
         let moved = self.note(moved);
         if let Err(Side::Source(_)) = moved {
@@ -116,7 +116,7 @@ impl Exchange<'_, '_, '_> {
                 if moved.is_err() {
                     completion.status = WcStatus::WrFlushErr;
                 }
-                self.target.complete(&incoming, &completion);
+                self.receiver.complete(&incoming, &completion);
             } else {
                 self.recv.io.incoming = Some(incoming);
             }
@@ -131,7 +131,7 @@ impl Exchange<'_, '_, '_> {
     pub(super) fn read(&mut self, remote: Remote) -> Result<(), Stop> {
         self.admit(remote, AccessFlags::REMOTE_READ)?;
         self.check_responses()?;
-        let mut from = self.target.remote(remote, AccessFlags::REMOTE_READ);
+        let mut from = self.receiver.remote(remote, AccessFlags::REMOTE_READ);
         let mut to = self.turn.message(
             &self.side.io.snapshots,
             &self.wr.local,
@@ -160,7 +160,7 @@ impl Exchange<'_, '_, '_> {
             return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
         }
         let original = self
-            .target
+            .receiver
             .atomic(remote, op)
             .map_err(|fault| self.refuse_access(fault))?;
         let mut to = self.turn.message(
@@ -178,7 +178,7 @@ impl Exchange<'_, '_, '_> {
         if !self.has_room_for_answers() || remote.va % u64::from(ATOMIC_SIZE) != 0 {
             return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
         }
-        self.target
+        self.receiver
             .write_word(remote, data)
             .map_err(|fault| self.refuse_access(fault))
     }
@@ -186,7 +186,7 @@ impl Exchange<'_, '_, '_> {
     /// FLUSH.
     pub(super) fn flush(&mut self, flush: &FlushOp) -> Result<(), Stop> {
         self.admit_operation(flush.access())?;
-        self.target
+        self.receiver
             .place(flush)
             .map_err(|fault| self.refuse_access(fault))
     }
@@ -227,7 +227,7 @@ impl Exchange<'_, '_, '_> {
         }
         self.admit_operation(access)?;
         // In an empty range no address can be invalid (IBTA 9.7.4.1.3).
-        let memory = self.target.memory();
+        let memory = self.receiver.memory();
         let length = self.wr.length.into();
         if length > 0
             && memory
@@ -275,14 +275,14 @@ impl Exchange<'_, '_, '_> {
 
     /// Takes the peer's next posted receive for this message.
     fn take(&mut self) -> Result<(), Stop> {
-        match self.target.take_for_direct(self.recv) {
+        match self.receiver.take_for_direct(self.recv) {
             Ok(Some(wr)) => {
                 self.recv.io.incoming = Some(wr);
                 Ok(())
             }
             Ok(None) => Err(match &self.recv.responder {
                 Some(Responder::Rc(responder)) => {
-                    self.target.count(Counter::RnrNaksSent, 1);
+                    self.receiver.count(Counter::RnrNaksSent, 1);
                     Stop::NotReady(responder.attr().min_rnr_timer)
                 }
                 _ => Stop::Lost,
@@ -295,7 +295,7 @@ impl Exchange<'_, '_, '_> {
     fn refuse_access(&self, fault: Fault) -> Stop {
         match fault {
             Fault::Key => {
-                self.target.refused_key(&self.recv.io);
+                self.receiver.refused_key(&self.recv.io);
                 self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr))
             }
             Fault::Memory => self.refuse(WcStatus::RemOpErr, Some(AsyncEvent::QpFatal)),
@@ -308,9 +308,9 @@ impl Exchange<'_, '_, '_> {
         if !self.reliable {
             return Stop::Lost;
         }
-        self.target.qp.fail(self.target.device, event);
+        self.receiver.qp.fail(self.receiver.device, event);
         // On the wire the responder would send a NAK, which the requester would receive.
-        self.target.count(Counter::NaksSent, 1);
+        self.receiver.count(Counter::NaksSent, 1);
         self.turn.count(Counter::NaksReceived, 1);
         Stop::Failed(status)
     }

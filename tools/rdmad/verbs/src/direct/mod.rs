@@ -103,7 +103,7 @@ impl DirectRoute {
 
 /// The receive half of the QP at the far end of a route, locked by the requester's worker during a
 /// turn.
-pub(crate) struct Target<'a> {
+pub(crate) struct Receiver<'a> {
     // Declared first: the completions are delivered before the lock is released.
     turn: RecvTurn<'a>,
     recv: MutexGuard<'a, RecvSide>,
@@ -111,7 +111,7 @@ pub(crate) struct Target<'a> {
     _borrowed: Borrowed<'a>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> Receiver<'a> {
     /// Locks the receive half of the QP at the end of `route`, if it is connected to `from` and has
     /// the same QP type.
     #[inline]
@@ -236,14 +236,14 @@ impl Transfer {
         matches!(self.wait, Wait::Answer(_)).then_some(ForPeer(()))
     }
 
-    /// Transfers as many bytes of the message to or from `target` as the turn's budget permits.
-    /// `target` is `None` if the peer does not answer.
+    /// Transfers as many bytes of the message to or from `receiver` as the turn's budget permits.
+    /// `receiver` is `None` if the peer does not answer.
     #[inline]
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
-        target: Option<&mut Target<'_>>,
+        receiver: Option<&mut Receiver<'_>>,
     ) -> TransferStep {
         let now = turn.now;
         if let Some(status) = self.failed {
@@ -257,8 +257,8 @@ impl Transfer {
             return TransferStep::Done(executed.err().unwrap_or(WcStatus::Success));
         }
         let unreliable = turn.qp.init.qp_type == QpType::Uc;
-        let moved = match target {
-            Some(target) => self.exchange(turn, side, target),
+        let moved = match receiver {
+            Some(receiver) => self.exchange(turn, side, receiver),
             None => Err(Stop::Silence),
         };
         match moved {
@@ -326,16 +326,16 @@ impl Transfer {
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
-        target: &mut Target<'_>,
+        receiver: &mut Receiver<'_>,
     ) -> Result<bool, Stop> {
-        let Target {
-            turn: target,
+        let Receiver {
+            turn: receiver,
             recv,
             mtu,
             ..
-        } = target;
-        let links = turn.device.link_is_up() && target.device.link_is_up();
-        if !links || !target.qp.receives() {
+        } = receiver;
+        let links = turn.device.link_is_up() && receiver.device.link_is_up();
+        if !links || !receiver.qp.receives() {
             return Err(Stop::Silence);
         }
         match (&recv.responder, &side.requester) {
@@ -344,7 +344,7 @@ impl Transfer {
             (Some(Responder::Uc(_)), Some(_)) => {}
             _ => return Err(Stop::Silence),
         }
-        target.establish(recv);
+        receiver.establish(recv);
 
         let left = self.wr.length - self.done;
         // `left` has 32 bits, so the casts can't truncate.
@@ -366,7 +366,7 @@ impl Transfer {
         let last = len == left as usize;
         if len > DELIVER_BEFORE_COPY_OF {
             turn.completions.deliver();
-            target.completions.deliver();
+            receiver.completions.deliver();
         }
         let mut exchange = Exchange {
             wr: &self.wr,
@@ -377,7 +377,7 @@ impl Transfer {
             reliable: turn.qp.init.qp_type != QpType::Uc,
             turn,
             side,
-            target,
+            receiver,
             recv,
         };
         let moved = match self.wr.op {
@@ -409,7 +409,7 @@ impl Transfer {
             pacer.give_back(unspent);
         }
         moved?;
-        self.count(turn, target, len, spent, last);
+        self.count(turn, receiver, len, spent, last);
         // `len` is at most the length of the message, so the cast can't truncate.
         self.done += len as u32;
         if last {
@@ -510,7 +510,7 @@ impl Transfer {
     fn count(
         &self,
         turn: &SendTurn<'_>,
-        target: &RecvTurn<'_>,
+        receiver: &RecvTurn<'_>,
         len: usize,
         spent: usize,
         last: bool,
@@ -522,13 +522,13 @@ impl Transfer {
             _ => (from_us, to_us),
         };
         turn.count(ours, bytes);
-        target.count(theirs, bytes);
+        receiver.count(theirs, bytes);
         if spent > 0 {
             turn.count(Counter::PacedBytes, spent as u64);
         }
         if last {
             turn.count(Counter::DirectTxMessages, 1);
-            target.count(Counter::DirectRxMessages, 1);
+            receiver.count(Counter::DirectRxMessages, 1);
         }
     }
 }

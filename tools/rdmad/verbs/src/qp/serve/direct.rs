@@ -7,7 +7,7 @@ use dma::DmaView;
 use virtio_rdma_abi::ib::{QpState, WcStatus};
 
 use super::Progress;
-use crate::direct::{DirectRoute, Target, Transfer, TransferStep};
+use crate::direct::{DirectRoute, Receiver, Transfer, TransferStep};
 use crate::qp::send::Next;
 use crate::qp::{Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
@@ -25,9 +25,9 @@ impl Qp {
         let spent = turn.budget.spent();
         let end = side.route.as_ref().and_then(DirectRoute::end);
         let view = end.as_ref().map(|end| end.device.space.enter());
-        let mut target = match (&side.route, &end, &view) {
+        let mut receiver = match (&side.route, &end, &view) {
             (Some(route), Some(end), Some(view)) => {
-                Target::new(self, route, end, view, turn.budget)
+                Receiver::new(self, route, end, view, turn.budget)
             }
             _ => None,
         };
@@ -44,19 +44,19 @@ impl Qp {
                     match fetched {
                         Ok(Next::Fetched(fetched)) => Transfer::new(fetched, side.attr()),
                         Ok(Next::Held) => {
-                            drop(target);
+                            drop(receiver);
                             return Break(self.park(turn.device, side, None));
                         }
                         Ok(Next::Nothing) => {
                             // Release the peer's receive half before parking.
-                            drop(target);
+                            drop(receiver);
                             return Break(self.park_idle(turn, side, state, watch));
                         }
                         Err(_) => return self.break_queue(turn, side),
                     }
                 }
             };
-            match transfer.step(turn, side, target.as_mut()) {
+            match transfer.step(turn, side, receiver.as_mut()) {
                 TransferStep::Moved => side.transfer = Some(transfer),
                 TransferStep::Waits => {
                     side.transfer = Some(transfer);
