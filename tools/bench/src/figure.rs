@@ -18,9 +18,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Measurements that ended with an error instead of a figure.
     pub failures: Vec<Failure>,
-    /// The targets, with the results of this run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub targets: Vec<Target>,
+    /// The goals, with the results of this run.
+    #[serde(rename = "targets", default, skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<Goal>,
     /// The machine of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
@@ -32,16 +32,16 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// A target, and whether the figures reach it.
+/// A goal, and whether the figures reach it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub struct Target {
-    /// The subject of the target.
+pub struct Goal {
+    /// The subject of the goal.
     pub what: String,
     /// The needed value, in words.
     pub needed: String,
     /// The measured value; `None` if it was not measured.
     pub value: Option<f64>,
-    /// Whether the value reaches the target.
+    /// Whether the value reaches the goal.
     pub reached: Option<bool>,
     /// The size or load at which the value was measured: the worst of several values.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -101,13 +101,13 @@ fn measure(options: &Options) -> Result<bool> {
     Ok(report.failures.is_empty())
 }
 
-/// The combined reports of files, with the targets evaluated again.
+/// The combined reports of files, with the goals evaluated again.
 fn saved(files: &[PathBuf]) -> Result<Report> {
     let mut all = Report::default();
     for file in files {
         all.extend(Report::read(file)?);
     }
-    all.targets = report::targets(&all);
+    all.goals = report::goals(&all);
     Ok(all)
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::plot::pictures;
 use super::table::{compared, number, APPENDIX, BESIDE, HEADS, WORDS};
 use super::{beside, matrix, table};
-use crate::figure::{Report, Target};
+use crate::figure::{Goal, Report};
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
     h1{font-size:1.7em}h2{font-size:1.25em;margin-top:2em}svg{max-width:100%;height:auto}\
@@ -45,10 +45,10 @@ pub fn html(report: &Report) -> Result<String> {
     for note in &report.notes {
         let _ = writeln!(page, "<p>{}</p>", escape(note));
     }
-    if !report.targets.is_empty() {
-        page += "<h2>Targets</h2>\n<table><tr><th></th><th>what</th><th>is to reach</th><th>measured</th><th>where</th></tr>\n";
-        for target in &report.targets {
-            page += &row(target);
+    if !report.goals.is_empty() {
+        page += "<h2>Goals</h2>\n<table><tr><th></th><th>what</th><th>is to reach</th><th>measured</th><th>where</th></tr>\n";
+        for goal in &report.goals {
+            page += &row(goal);
         }
         page += "</table>\n<p>Of several values the worst decides.</p>\n";
     }
@@ -120,8 +120,8 @@ fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>
     text + "</table>\n"
 }
 
-fn row(target: &Target) -> String {
-    let (class, mark) = match target.reached {
+fn row(goal: &Goal) -> String {
+    let (class, mark) = match goal.reached {
         Some(true) => ("yes", "reached"),
         Some(false) => ("no", "falls short"),
         None => ("none", "not measured"),
@@ -129,10 +129,10 @@ fn row(target: &Target) -> String {
     format!(
         "<tr><td class=\"{class}\">{mark}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td>\
          <td>{}</td></tr>\n",
-        escape(&target.what),
-        escape(&target.needed),
-        target.value.map_or_else(String::new, number),
-        escape(&target.at)
+        escape(&goal.what),
+        escape(&goal.needed),
+        goal.value.map_or_else(String::new, number),
+        escape(&goal.at)
     )
 }
 

@@ -2,12 +2,12 @@
 //! The output of figures as text and as an HTML page.
 
 mod beside;
+mod goals;
 mod html;
 mod matrix;
 mod plot;
 mod table;
-mod targets;
 
+pub use goals::goals;
 pub use html::html;
 pub use table::{bytes, table};
-pub use targets::targets;

@@ -3,7 +3,7 @@
 
 use super::beside;
 use super::matrix::matrix;
-use crate::figure::{Figure, Report, Target};
+use crate::figure::{Figure, Goal, Report};
 use crate::kept::{Comparison, Worse};
 use crate::vm::is_baseline;
 
@@ -14,7 +14,7 @@ pub const BESIDE: &str = "Beside native programs of this machine";
 /// Column heads of the table of figures.
 pub const HEADS: [&str; 7] = ["what", "of", "size", "median", "least", "greatest", "unit"];
 
-/// A line for each figure with its median, least and greatest sample; comparisons, targets and
+/// A line for each figure with its median, least and greatest sample; comparisons, goals and
 /// failures follow.
 pub fn table(report: &Report) -> String {
     let [own, baselines] = cells(report);
@@ -26,7 +26,7 @@ pub fn table(report: &Report) -> String {
     if !baselines.is_empty() {
         parts.push(format!("{APPENDIX}\n{}", align(&HEADS, baselines)));
     }
-    parts.push(report.targets.iter().map(judgement).collect());
+    parts.push(report.goals.iter().map(judgement).collect());
     parts.push(report.comparison.iter().map(compared).collect());
     let failures = report.failures.iter().map(|failure| {
         let log = failure.log.as_ref();
@@ -84,16 +84,16 @@ pub fn align<const N: usize>(heads: &[&str; N], lines: Vec<[String; N]>) -> Stri
     all.iter().map(text).collect()
 }
 
-fn judgement(target: &Target) -> String {
-    let mark = match target.reached {
+fn judgement(goal: &Goal) -> String {
+    let mark = match goal.reached {
         Some(true) => "reached",
         Some(false) => "falls short",
         None => "not measured",
     };
-    let value = target.value.map_or_else(String::new, number);
-    let Target {
+    let value = goal.value.map_or_else(String::new, number);
+    let Goal {
         what, needed, at, ..
-    } = target;
+    } = goal;
     format!("{mark:<12} {what:<72} {needed:<24} {value:>8}  {at}")
         .trim_end()
         .to_owned()

@@ -18,7 +18,7 @@ use crate::figure::Report;
 use crate::host;
 use crate::kept;
 use crate::machine::Machine;
-use crate::report::targets;
+use crate::report::goals;
 use crate::scale;
 use crate::vm::Sizes;
 use bed::{Bed, Logs};
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<Report> {
         }
     }
     progress.clear();
-    report.targets = targets(&report);
+    report.goals = goals(&report);
     report.comparison = kept::compare(&report, &options.kept)?;
     Ok(report)
 }

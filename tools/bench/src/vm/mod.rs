@@ -32,9 +32,9 @@ use plan::Extent;
 pub enum Sizes {
     /// One size of each, to see that everything works.
     Quick,
-    /// The sizes for the targets.
+    /// The sizes for the goals.
     Brief,
-    /// The sizes for the targets, and enough sizes for a curve.
+    /// The sizes for the goals, and enough sizes for a curve.
     #[default]
     Coarse,
     /// Every power of two.

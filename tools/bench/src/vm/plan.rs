@@ -76,7 +76,7 @@ pub struct Extent {
 pub const SMALL: u64 = 64;
 
 impl Extent {
-    /// The default: the measurements for the targets, and enough sizes for a curve.
+    /// The default: the measurements for the goals, and enough sizes for a curve.
     pub fn coarse() -> Self {
         Self {
             sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 8 << 20],
@@ -86,7 +86,7 @@ impl Extent {
         }
     }
 
-    /// The measurements for the targets, and little else.
+    /// The measurements for the goals, and little else.
     pub fn brief() -> Self {
         Self {
             sizes: vec![2, 64 << 10, 1 << 20],
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_has_what_targets_ask_for() {
+    fn the_default_has_what_goals_ask_for() {
         let extent = Extent::coarse();
         for size in [64 << 10, 256 << 10, 8 << 20] {
             assert!(extent.sizes.contains(&size));

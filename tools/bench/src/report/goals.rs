@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Targets for the figures: ratios of figures of one run.
+//! Goals for the figures: ratios of figures of one run.
 
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
 use crate::device::{ALONE, APART, CRC, FLOOR, HOST_APART, LATENCY, TCP};
-use crate::figure::{Figure, Report, Target};
+use crate::figure::{Figure, Goal, Report};
 use crate::host::MEMCPY;
 use crate::run::{PER_PROCESSOR_SECOND, PROVIDER};
 use crate::vm::instructions::KERNEL;
@@ -17,7 +17,7 @@ const FROM_64_KIB: RangeInclusive<u64> = 64 * KIB..=u64::MAX;
 /// The names of the figures of both directions of a stream.
 const STREAMS: [&str; 2] = ["write bandwidth", "read bandwidth"];
 
-/// The side of the limit on which a target is reached.
+/// The side of the limit on which a goal is reached.
 #[derive(Clone, Copy)]
 enum Side {
     AtLeast,
@@ -29,8 +29,8 @@ use Side::{AtLeast, AtMost};
 /// Measured ratios or values, each with the size or load at which it was measured.
 type Found = Vec<(f64, String)>;
 
-/// Evaluates a target: the worst of the found values decides.
-fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Target {
+/// Evaluates a goal: the worst of the found values decides.
+fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Goal {
     let worse = |one: f64, other: f64| match side {
         AtLeast => one < other,
         AtMost => one > other,
@@ -42,7 +42,7 @@ fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Target {
         AtLeast => "at least",
         AtMost => "at most",
     };
-    Target {
+    Goal {
         what: what.to_owned(),
         needed: format!("{word} {limit} {of}"),
         value: worst.as_ref().map(|worst| worst.0),
@@ -102,8 +102,8 @@ fn stream_ratios(
         .collect()
 }
 
-/// Evaluates all targets.
-pub fn targets(report: &Report) -> Vec<Target> {
+/// Evaluates all goals.
+pub fn goals(report: &Report) -> Vec<Goal> {
     let copies = |configuration, sizes| {
         let memcpy = |_: &str| (MEMCPY.to_owned(), "host".to_owned());
         stream_ratios(report, PER_PROCESSOR_SECOND, configuration, memcpy, sizes)
@@ -237,8 +237,8 @@ pub fn targets(report: &Report) -> Vec<Target> {
     all
 }
 
-/// Evaluates the targets of the device without virtual machines.
-fn device_alone(report: &Report) -> Vec<Target> {
+/// Evaluates the goals of the device without virtual machines.
+fn device_alone(report: &Report) -> Vec<Goal> {
     let direct = format!("{ALONE}direct");
     let messages = "messages over so many QPs";
     let mut rate = values(report, Of(messages, &direct));
@@ -351,10 +351,10 @@ mod tests {
     use crate::device;
     use crate::figure::Key;
 
-    fn target<'a>(targets: &'a [Target], what: &str) -> &'a Target {
-        targets
+    fn goal<'a>(goals: &'a [Goal], what: &str) -> &'a Goal {
+        goals
             .iter()
-            .find(|target| target.what.starts_with(what))
+            .find(|goal| goal.what.starts_with(what))
             .unwrap()
     }
 
@@ -372,8 +372,8 @@ mod tests {
             );
             report.add(Key::new("write bandwidth", "rxe", "MB/s").size(size), rxe);
         }
-        let targets = targets(&report);
-        let found = target(&targets, "WRITE, READ direct, wall clock");
+        let goals = goals(&report);
+        let found = goal(&goals, "WRITE, READ direct, wall clock");
         assert_eq!((found.value, found.reached), (Some(90.0), Some(false)));
         assert!(found.at.contains("256 KiB"), "{}", found.at);
     }
@@ -394,36 +394,31 @@ mod tests {
         add("direct", "events", 40.0);
         add("rxe", "polling", 10.0);
         add("rxe", "events", 800.0);
-        let targets = targets(&report);
-        let found = target(&targets, "latency of a send");
+        let goals = goals(&report);
+        let found = goal(&goals, "latency of a send");
         assert_eq!((found.value, found.reached), (Some(0.05), Some(true)));
     }
 
     #[test]
-    fn a_run_of_the_device_decides_its_targets() {
+    fn a_run_of_the_device_decides_its_goals() {
         let mut report = Report::default();
         for key in device::keys() {
             report.add(key, 1.0);
         }
-        for target in device_alone(&report) {
+        for goal in device_alone(&report) {
             // Latency is measured only if a processor can be given to a worker.
             assert!(
-                target.value.is_some() || target.what.starts_with("half a round trip"),
+                goal.value.is_some() || goal.what.starts_with("half a round trip"),
                 "{}",
-                target.what
+                goal.what
             );
         }
     }
 
     #[test]
     fn what_was_not_measured_is_not_reached() {
-        for target in targets(&Report::default()) {
-            assert_eq!(
-                (target.value, target.reached),
-                (None, None),
-                "{}",
-                target.what
-            );
+        for goal in goals(&Report::default()) {
+            assert_eq!((goal.value, goal.reached), (None, None), "{}", goal.what);
         }
     }
 }
