@@ -12,7 +12,7 @@ use anyhow::{anyhow, ensure, Context, Result};
 use dma::DmaSpace;
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
-use vdev::{Handle, Listener, Seats, F_ORDER_PLATFORM};
+use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
 use verbs::{Device, DeviceConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
@@ -30,7 +30,7 @@ pub struct Host {
     /// The workers. Dropped before the switch, to which they send frames.
     pub runtime: Runtime,
     pub switch: Switch,
-    seats: Arc<Seats>,
+    pool: Arc<ServerPool>,
     /// Maximum number of ports at a time.
     pub most_ports: usize,
     /// Paths of all sockets of the daemon except those of ports.
@@ -81,12 +81,13 @@ impl Host {
             ..RuntimeConfig::default()
         })
         .context("can't start the workers")?;
-        let seats = Seats::new(args.most_ports()).context("can't start the threads of ports")?;
+        let pool =
+            ServerPool::new(args.most_ports()).context("can't start the threads of ports")?;
         let withheld = args.withheld.iter();
         let host = Self {
             runtime,
             switch,
-            seats,
+            pool,
             most_ports: args.most_ports(),
             paths: args.paths().map(Path::to_owned).collect(),
             memory: args.memory,
@@ -131,7 +132,7 @@ impl Host {
         );
         let engine = device.engine().clone();
         let server = listener
-            .start(&port.name, Arc::new(device), space, &self.seats)
+            .start(&port.name, Arc::new(device), space, &self.pool)
             .with_context(|| format!("port {}: can't start its threads", port.name))?;
         tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
         Ok(ServedPort {

@@ -51,6 +51,6 @@ pub use interrupt::InterruptStats;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
-pub use server::{Handle, Listener, Seats};
+pub use server::{Handle, Listener, ServerPool};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedFunction;

@@ -77,21 +77,21 @@ impl Listener {
         })
     }
 
-    /// Serves `device` to one client after another, with threads and an AIO context of `seats`. The
+    /// Serves `device` to one client after another, with threads and an AIO context of `pool`. The
     /// client's guest memory is mapped in `space`. `name` is the port's name in the log.
     ///
     /// # Errors
     ///
-    /// All seats are in use, or the process has too many open files.
+    /// All threads or AIO contexts of `pool` are in use, or the process has too many open files.
     pub fn start(
         self,
         name: &str,
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
-        seats: &Arc<Seats>,
+        pool: &Arc<ServerPool>,
     ) -> io::Result<Handle> {
         let signals = Arc::new(Signals::new(&space)?);
-        let aio = seats.take_aio()?;
+        let aio = pool.take_aio()?;
         let function = PciFunction::new(
             name,
             device,
@@ -103,7 +103,7 @@ impl Listener {
         let service = {
             let function = function.clone();
             let serve = move || function.serve();
-            seats.service.run(format!("{name}-service"), serve)?
+            pool.service.run(format!("{name}-service"), serve)?
         };
         // If a later step fails, dropping the handle ends the service thread.
         let mut handle = Handle {
@@ -122,20 +122,20 @@ impl Listener {
             _path: self.path,
         };
         let serve = move || server.run();
-        handle.socket = Some(seats.socket.run(format!("{name}-socket"), serve)?);
+        handle.socket = Some(pool.socket.run(format!("{name}-socket"), serve)?);
         Ok(handle)
     }
 }
 
 /// Spare threads and AIO contexts for functions, since a confined process can't create them.
 #[derive(Debug)]
-pub struct Seats {
+pub struct ServerPool {
     socket: Reserve,
     service: Reserve,
     contexts: Mutex<Vec<Arc<Aio>>>,
 }
 
-impl Seats {
+impl ServerPool {
     /// Creates the resources for `count` functions at a time.
     ///
     /// # Errors
@@ -155,21 +155,21 @@ impl Seats {
         let context = context.ok_or_else(|| io::Error::other("all contexts of AIO are in use"))?;
         Ok(TakenAio {
             context,
-            seats: self.clone(),
+            pool: self.clone(),
         })
     }
 }
 
-/// An AIO context of `seats`. Dropping this value returns the context to `seats`, even if a thread
+/// An AIO context of `pool`. Dropping this value returns the context to `pool`, even if a thread
 /// that `Handle::drop` has left behind still uses it.
 struct TakenAio {
     context: Arc<Aio>,
-    seats: Arc<Seats>,
+    pool: Arc<ServerPool>,
 }
 
 impl Drop for TakenAio {
     fn drop(&mut self) {
-        self.seats.contexts.lock().push(self.context.clone());
+        self.pool.contexts.lock().push(self.context.clone());
     }
 }
 

@@ -34,7 +34,7 @@ const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 #[derive(Debug, Default)]
 pub(crate) struct AddressFilter {
     owners: HashMap<IpAddr, PortIndex>,
-    /// Rules of each port, by the index of its seat.
+    /// Rules of each port.
     ports: HashMap<PortIndex, Rules>,
 }
 

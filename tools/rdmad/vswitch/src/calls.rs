@@ -18,26 +18,26 @@ pub(crate) struct Calls {
     senders: PortSet,
     /// Ports whose engines have got free buffers in the present round.
     with_room: PortSet,
-    seats: usize,
+    max_ports: usize,
     /// Whether a pool of buffers has a surplus.
     has_surplus: AtomicBool,
 }
 
 impl Calls {
-    /// No calls, for `seats` ports.
-    pub(crate) fn new(waker: Arc<Waker>, seats: usize) -> Self {
+    /// No calls, for at most `max_ports` ports.
+    pub(crate) fn new(waker: Arc<Waker>, max_ports: usize) -> Self {
         Self {
             waker,
-            senders: PortSet::new(seats),
-            with_room: PortSet::new(seats),
-            seats,
+            senders: PortSet::new(max_ports),
+            with_room: PortSet::new(max_ports),
+            max_ports,
             has_surplus: AtomicBool::new(false),
         }
     }
 
-    /// Number of seats.
-    pub(crate) fn seats(&self) -> usize {
-        self.seats
+    /// Maximum number of ports.
+    pub(crate) fn max_ports(&self) -> usize {
+        self.max_ports
     }
 
     /// Tells the thread that the engine of `port` has sent frames.

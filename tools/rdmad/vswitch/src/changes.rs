@@ -17,9 +17,9 @@ use crate::waker::Waker;
 
 /// A change of the ports.
 pub(crate) enum Change {
-    /// Assign a vacant seat to a port, for which these addresses are configured.
+    /// Assign a free index to a port, for which these addresses are configured.
     Occupy(PortIndex, Box<SwitchPort>, Vec<IpAddr>),
-    /// Remove the port from its seat.
+    /// Remove the port and free its index.
     Vacate(PortIndex),
     /// Start or end the capture of a port's frames.
     Capture(PortIndex, Option<PcapWriter>),

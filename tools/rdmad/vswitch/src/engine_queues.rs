@@ -61,8 +61,8 @@ pub(crate) struct EngineQueues {
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
     calls: Arc<Calls>,
-    /// The seat of the engine's port.
-    seat: PortIndex,
+    /// The index of the engine's port.
+    index: PortIndex,
     counters: Arc<FrameCounters>,
     ready: OnceLock<Box<dyn Fn(Caller) + Send + Sync>>,
 }
@@ -100,25 +100,25 @@ pub enum Caller {
 }
 
 impl EngineQueues {
-    /// Empty queues of the engine of the port in `seat`.
+    /// Empty queues of the engine of the port with `index`.
     pub(crate) fn new(
         calls: Arc<Calls>,
         groups: Arc<Groups>,
-        seat: PortIndex,
+        index: PortIndex,
         counters: Arc<FrameCounters>,
     ) -> Self {
-        let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.seats());
+        let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.max_ports());
         let owner = Arc::clone(&calls);
         pool.on_surplus(move || owner.surplus());
         Self {
             pool,
             outgoing: CachePadded::default(),
             incoming: CachePadded::default(),
-            joined: Joined::new(groups, seat),
+            joined: Joined::new(groups, index),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
             calls,
-            seat,
+            index,
             counters,
             ready: OnceLock::new(),
         }
@@ -165,8 +165,8 @@ impl EngineQueues {
 
     /// The lane of frames to this engine.
     fn lane(&self) -> Lane {
-        // The lanes of the seats follow that of all other receivers.
-        u16::try_from(1 + self.seat.0).map_or(Lane::MANY, Lane::new)
+        // The lanes of engines follow that of all other receivers.
+        u16::try_from(1 + self.index.0).map_or(Lane::MANY, Lane::new)
     }
 
     /// Whether engines wait before they send further frames to this engine.
@@ -221,7 +221,7 @@ impl EngineQueues {
     /// Called when buffers have become free after the engine found none.
     fn freed(&self) {
         if IN_ROUND.get() {
-            self.calls.freed(self.seat);
+            self.calls.freed(self.index);
         } else {
             self.notify(Caller::Busy);
         }
@@ -292,7 +292,7 @@ impl EnginePort {
             self.engine.counters.dropped.add(frames.len());
         }
         if !self.engine.outgoing.has_called.swap(true, Ordering::SeqCst) {
-            self.engine.calls.sent(self.engine.seat);
+            self.engine.calls.sent(self.engine.index);
         }
     }
 
@@ -324,7 +324,7 @@ impl FramePort for EnginePort {
     }
 
     fn lanes(&self) -> usize {
-        1 + self.engine.calls.seats()
+        1 + self.engine.calls.max_ports()
     }
 
     fn room(&self, lane: Lane) -> usize {

@@ -266,31 +266,31 @@ impl EventLoop {
 
     fn make(&mut self, change: Change) -> io::Result<ChangeResult> {
         Ok(match change {
-            Change::Occupy(seat, port, addresses) => {
-                self.occupy(seat, *port, &addresses)?;
+            Change::Occupy(index, port, addresses) => {
+                self.occupy(index, *port, &addresses)?;
                 ChangeResult::Nothing
             }
-            Change::Vacate(seat) => ChangeResult::Port(Box::new(self.vacate(seat))),
-            Change::Capture(seat, capture) => {
-                let before = self.forwarder.set_capture(seat, capture);
+            Change::Vacate(index) => ChangeResult::Port(Box::new(self.vacate(index))),
+            Change::Capture(index, capture) => {
+                let before = self.forwarder.set_capture(index, capture);
                 before.map_or(ChangeResult::Nothing, ChangeResult::Capture)
             }
         })
     }
 
-    /// Assigns a vacant seat to a port.
-    fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
+    /// Assigns a free index to a port.
+    fn occupy(&mut self, index: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
         if let Some(link) = &port.net {
-            let source = self.forwarder.source(Origin::Net(seat));
+            let source = self.forwarder.source(Origin::Net(index));
             watch_link(&self.epoll, source, link)?;
         }
-        self.forwarder.occupy(seat, port, given);
+        self.forwarder.occupy(index, port, given);
         Ok(())
     }
 
-    /// Removes a port from its seat, and drops its frames that fault injection holds back.
-    fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
-        let port = self.forwarder.vacate(seat);
+    /// Removes a port, and drops its frames that fault injection holds back.
+    fn vacate(&mut self, index: PortIndex) -> SwitchPort {
+        let port = self.forwarder.vacate(index);
         if let Some(link) = &port.net {
             // An error is ignored: epoll drops a socket when its descriptor is closed. Without a
             // connection the first descriptor is the second one.
@@ -300,7 +300,7 @@ impl EventLoop {
             }
         }
         if let Some(injector) = &mut self.injector {
-            injector.forget(|forwarding| forwarding.is_of(seat));
+            injector.forget(|forwarding| forwarding.is_of(index));
         }
         port
     }

@@ -37,9 +37,9 @@ use port::NOBODY;
 /// All sources and destinations of frames, and the tables that determine the forwarding.
 pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
-    /// The seat of each port, by each of its MAC addresses.
-    seats: MacIndex<PortIndex>,
-    /// The ports with a network interface, in the order of their seats, by isolation group.
+    /// The index of each port, by each of its MAC addresses.
+    by_mac: MacIndex<PortIndex>,
+    /// The ports with a network interface, in the order of their indices, by isolation group.
     nets: BTreeMap<u32, Vec<PortIndex>>,
     /// The multicast addresses that engines have joined.
     groups: Arc<Groups>,
@@ -52,7 +52,7 @@ pub(crate) struct Forwarder {
     addresses: AddressFilter,
     /// Number of ports whose frames are captured.
     captures: usize,
-    /// The dummy engine of vacant seats.
+    /// The dummy engine of free indices.
     nobody: Arc<EngineQueues>,
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
@@ -74,7 +74,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// A forwarder for these ports and uplinks, with `spare` vacant seats for ports that are added
+    /// A forwarder for these ports and uplinks, with `spare` free indices for ports that are added
     /// later.
     pub(crate) fn new(
         given: Vec<(SwitchPort, Vec<IpAddr>)>,
@@ -85,21 +85,21 @@ impl Forwarder {
     ) -> Self {
         let nobody = EngineQueues::new(calls.clone(), groups.clone(), PortIndex(0), Arc::default());
         let nobody = Arc::new(nobody);
-        let seats = given.len() + spare;
+        let max_ports = given.len() + spare;
         let vacant = |_| SwitchPort::vacant(nobody.clone());
         let mut forwarder = Self {
-            ports: (0..seats).map(vacant).collect(),
-            seats: MacIndex::default(),
+            ports: (0..max_ports).map(vacant).collect(),
+            by_mac: MacIndex::default(),
             nets: BTreeMap::new(),
             groups,
             members: Vec::new(),
-            pools: frames::pools(seats, uplinks.len(), &calls),
+            pools: frames::pools(max_ports, uplinks.len(), &calls),
             shedding: Shedding::default(),
             table: MacTable::new(uplinks.len()),
             calls,
-            touched: Listed::new(seats),
+            touched: Listed::new(max_ports),
             notified: Vec::new(),
-            busy: Listed::new(seats + uplinks.len()),
+            busy: Listed::new(max_ports + uplinks.len()),
             offloads: false,
             last: None,
             uplinks,
@@ -108,38 +108,38 @@ impl Forwarder {
             addresses: AddressFilter::default(),
             nobody,
         };
-        for (seat, (port, given)) in given.into_iter().enumerate() {
-            forwarder.occupy(PortIndex(seat), port, &given);
+        for (index, (port, given)) in given.into_iter().enumerate() {
+            forwarder.occupy(PortIndex(index), port, &given);
         }
         forwarder
     }
 
-    /// Assigns a vacant seat to a port, for which the addresses `given` are configured.
-    pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
+    /// Assigns a free index to a port, for which the addresses `given` are configured.
+    pub(crate) fn occupy(&mut self, index: PortIndex, port: SwitchPort, given: &[IpAddr]) {
         for mac in port.macs() {
-            self.seats.insert(&mac, seat);
+            self.by_mac.insert(&mac, index);
         }
-        self.addresses.add(seat, port.macs().collect(), given);
+        self.addresses.add(index, port.macs().collect(), given);
         if port.net.is_some() {
             let nets = self.nets.entry(port.group).or_default();
-            let at = nets.partition_point(|other| *other < seat);
-            nets.insert(at, seat);
+            let at = nets.partition_point(|other| *other < index);
+            nets.insert(at, index);
         }
         port.engine.set_offloads_icrc(self.offloads);
-        self.ports[seat.0] = port;
+        self.ports[index.0] = port;
     }
 
-    /// Removes a port from its seat.
-    pub(crate) fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
-        self.addresses.remove(seat);
-        let capture = self.set_capture(seat, None);
+    /// Removes a port and frees its index.
+    pub(crate) fn vacate(&mut self, index: PortIndex) -> SwitchPort {
+        self.addresses.remove(index);
+        let capture = self.set_capture(index, None);
         let vacant = SwitchPort::vacant(self.nobody.clone());
-        let port = mem::replace(&mut self.ports[seat.0], vacant);
+        let port = mem::replace(&mut self.ports[index.0], vacant);
         for mac in port.macs() {
-            self.seats.remove_if(&mac, |other| *other == seat);
+            self.by_mac.remove_if(&mac, |other| *other == index);
         }
         if let Some(nets) = self.nets.get_mut(&port.group) {
-            nets.retain(|other| *other != seat);
+            nets.retain(|other| *other != index);
             if nets.is_empty() {
                 self.nets.remove(&port.group);
             }

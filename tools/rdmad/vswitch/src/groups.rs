@@ -18,7 +18,7 @@ pub(crate) struct Groups(Mutex<BTreeMap<Mac, Vec<PortIndex>>>);
 
 impl Groups {
     /// Replaces the contents of `members` by the ports whose engines have joined `mac`, in the
-    /// order of their seats.
+    /// order of their indices.
     pub(crate) fn members(&self, mac: &Mac, members: &mut Vec<PortIndex>) {
         members.clear();
         if let Some(all) = self.0.lock().get(mac) {
@@ -89,7 +89,7 @@ impl Joined {
         }
     }
 
-    /// Leaves all addresses for ever. Another port may then have the seat.
+    /// Leaves all addresses for ever. Another port may then have the index.
     pub(crate) fn end(&self) {
         let joins = self.joins.lock().take();
         for mac in joins.iter().flat_map(HashMap::keys) {

@@ -2,8 +2,8 @@
 
 //! Numbers of ports and uplinks.
 
-/// The index of a port's seat: a place in the tables of the switch. Ports of the initial
-/// configuration have the first seats, in order.
+/// The index of a port in the tables of the switch. Ports of the initial configuration have the
+/// first indices, in order. The index of a removed port is free for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PortIndex(pub(crate) usize);
 

@@ -12,13 +12,13 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use crate::engine_queues::EnginePort;
 use crate::event_loop::{EventLoop, EVENTS};
 use crate::stats::Stats;
-use crate::switch::{Config, Error, Seats, SwitchParts};
+use crate::switch::{Config, Error, SharedTable, SwitchParts};
 
 /// A switch whose thread is replaced by method calls.
 pub struct SteppedSwitch {
     event_loop: EventLoop,
     events: Vec<Event>,
-    seats: Seats,
+    shared: SharedTable,
     /// Time at which the switch wakes up without an event.
     alarm: Option<Instant>,
 }
@@ -35,14 +35,14 @@ impl SteppedSwitch {
             waker: _,
             calls: _,
             groups: _,
-            seats,
+            shared,
             changes: _,
             engines,
         } = SwitchParts::open(config, now, || CallClock::manual(now))?;
         let mut switch = Self {
             event_loop,
             events: Vec::with_capacity(EVENTS),
-            seats,
+            shared,
             alarm: None,
         };
         switch.sleep(now);
@@ -97,7 +97,7 @@ impl SteppedSwitch {
 
     /// Counters of all ports, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
-        self.seats.stats()
+        self.shared.stats()
     }
 
     /// Number of buffers in use: of each engine, then of each network interface, then of each

@@ -79,7 +79,7 @@ impl From<Uplink> for UplinkConfig {
 pub struct Config {
     /// Virtual machines; each has an engine.
     pub ports: Vec<PortConfig>,
-    /// Number of seats for ports that are [added](Switch::add_port) later.
+    /// Number of ports that can be [added](Switch::add_port) later.
     pub spare_ports: usize,
     /// Maximum number of ports whose frames are [captured](Switch::capture) at a time.
     pub port_captures: usize,
@@ -99,8 +99,8 @@ pub enum Error {
     /// The socket of a network interface can't be opened.
     #[error("can't open the network socket of port {0}: {1}")]
     Net(String, #[source] io::Error),
-    /// No seat is vacant for another port.
-    #[error("all seats for ports are in use")]
+    /// No index is free for another port.
+    #[error("no room for another port")]
     Full,
     /// The frames of a port are captured already.
     #[error("a capture of the port is running already")]
@@ -128,7 +128,7 @@ pub struct Switch {
     calls: Arc<Calls>,
     groups: Arc<Groups>,
     thread: Option<JoinHandle<()>>,
-    seats: Seats,
+    shared: SharedTable,
     changes: Arc<ChangeRequests>,
     /// Spare threads that write captures of single ports.
     writers: Reserve,
@@ -136,8 +136,8 @@ pub struct Switch {
 
 /// Data about ports and uplinks for other threads than the switch's thread.
 #[derive(Debug)]
-pub(crate) struct Seats {
-    /// Engine queues of the ports, by the index of their seats.
+pub(crate) struct SharedTable {
+    /// Engine queues of the ports, by their index.
     ports: Mutex<Vec<Option<Arc<EngineQueues>>>>,
     /// Counters of the uplinks.
     uplinks: Vec<Arc<FrameCounters>>,
@@ -157,7 +157,7 @@ impl Switch {
             waker,
             calls,
             groups,
-            seats,
+            shared,
             changes,
             engines,
         } = SwitchParts::open(config, Instant::now(), CallClock::system)?;
@@ -167,7 +167,7 @@ impl Switch {
             calls,
             groups,
             thread: Some(thread),
-            seats,
+            shared,
             changes,
             writers: Reserve::start(Kind::Capture, captures)?,
         };
@@ -179,7 +179,7 @@ impl Switch {
     ///
     /// # Errors
     ///
-    /// All seats are in use, or epoll can't watch the socket.
+    /// No index is free, or epoll can't watch the socket.
     pub fn add_port(
         &self,
         config: PortConfig,
@@ -188,16 +188,16 @@ impl Switch {
         let no_net = |error| Error::Net(config.name.clone(), error);
         let link = |socket| Link::of_net(socket, config.access.user, CallClock::system());
         let net = net.map(link).transpose().map_err(no_net)?;
-        let mut ports = self.seats.ports.lock();
-        let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
-        let engine = engine_of(&config, &self.calls, &self.groups, PortIndex(seat));
+        let mut ports = self.shared.ports.lock();
+        let index = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
+        let engine = engine_of(&config, &self.calls, &self.groups, PortIndex(index));
         let port = SwitchPort::new(&config, net, engine.clone());
         let addresses = config.addresses.clone();
-        let change = Change::Occupy(PortIndex(seat), Box::new(port), addresses);
+        let change = Change::Occupy(PortIndex(index), Box::new(port), addresses);
         self.changes.give(change, &self.waker).map_err(no_net)?;
-        ports[seat] = Some(engine.clone());
+        ports[index] = Some(engine.clone());
         drop(ports);
-        Ok(self.seats.introduce(config.mac, config.group, engine))
+        Ok(self.shared.introduce(config.mac, config.group, engine))
     }
 
     /// Removes a port. Its engine must not send frames any more. Later frames to its address are
@@ -208,14 +208,14 @@ impl Switch {
     /// The switch has ended.
     pub fn remove_port(&self, port: &EnginePort) -> Result<(), Error> {
         port.neighbours.remove(&port.mac, &port.engine);
-        // The next port in the seat has joined no addresses.
+        // The next port with the index has joined no addresses.
         port.engine.joined().end();
-        let mut ports = self.seats.ports.lock();
-        let Some(seat) = seat_of(&ports, port) else {
+        let mut ports = self.shared.ports.lock();
+        let Some(index) = index_of(&ports, port) else {
             return Ok(());
         };
-        let left = self.changes.give(Change::Vacate(seat), &self.waker)?;
-        ports[seat.0] = None;
+        let left = self.changes.give(Change::Vacate(index), &self.waker)?;
+        ports[index.0] = None;
         drop(ports);
         port.engine.close();
         if let ChangeResult::Port(left) = left {
@@ -260,29 +260,29 @@ impl Switch {
         port: &EnginePort,
         capture: Option<PcapWriter>,
     ) -> Result<Option<PcapWriter>, Error> {
-        let ports = self.seats.ports.lock();
-        let Some(seat) = seat_of(&ports, port) else {
+        let ports = self.shared.ports.lock();
+        let Some(index) = index_of(&ports, port) else {
             return Ok(None);
         };
         match self
             .changes
-            .give(Change::Capture(seat, capture), &self.waker)?
+            .give(Change::Capture(index, capture), &self.waker)?
         {
             ChangeResult::Capture(before) => Ok(Some(before)),
             ChangeResult::Nothing | ChangeResult::Port(_) => Ok(None),
         }
     }
 
-    /// Counters of all ports, in the order of their seats, then of all uplinks.
+    /// Counters of all ports, in the order of their indices, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
-        self.seats.stats()
+        self.shared.stats()
     }
 }
 
-/// The seat of a port; `None` if the port was removed.
-fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<PortIndex> {
-    let is_there = |seat: &Option<Arc<EngineQueues>>| {
-        let engine = seat.as_ref();
+/// The index of a port; `None` if the port was removed.
+fn index_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<PortIndex> {
+    let is_there = |entry: &Option<Arc<EngineQueues>>| {
+        let engine = entry.as_ref();
         engine.is_some_and(|engine| Arc::ptr_eq(engine, &port.engine))
     };
     ports.iter().position(is_there).map(PortIndex)
@@ -292,10 +292,10 @@ fn engine_of(
     port: &PortConfig,
     calls: &Arc<Calls>,
     groups: &Arc<Groups>,
-    seat: PortIndex,
+    index: PortIndex,
 ) -> Arc<EngineQueues> {
     let counters = named(port.name.clone());
-    let engine = EngineQueues::new(calls.clone(), groups.clone(), seat, counters);
+    let engine = EngineQueues::new(calls.clone(), groups.clone(), index, counters);
     Arc::new(engine)
 }
 
@@ -306,7 +306,7 @@ fn named(name: String) -> Arc<FrameCounters> {
     })
 }
 
-impl Seats {
+impl SharedTable {
     /// The present values of the counters of all ports, then of all uplinks.
     pub(crate) fn stats(&self) -> Vec<Stats> {
         let ports = self.ports.lock();
@@ -343,7 +343,7 @@ pub(crate) struct SwitchParts {
     pub(crate) waker: Arc<Waker>,
     pub(crate) calls: Arc<Calls>,
     pub(crate) groups: Arc<Groups>,
-    pub(crate) seats: Seats,
+    pub(crate) shared: SharedTable,
     pub(crate) changes: Arc<ChangeRequests>,
     /// Engine ports, in the order of the configured ports.
     pub(crate) engines: Vec<EnginePort>,
@@ -358,19 +358,19 @@ impl SwitchParts {
         clock: impl Fn() -> CallClock,
     ) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
-        let seats = config.ports.len() + config.spare_ports;
-        let calls = Arc::new(Calls::new(waker.clone(), seats));
+        let max_ports = config.ports.len() + config.spare_ports;
+        let calls = Arc::new(Calls::new(waker.clone(), max_ports));
         let groups = Arc::<Groups>::default();
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
-        for (seat, port) in config.ports.into_iter().enumerate() {
+        for (index, port) in config.ports.into_iter().enumerate() {
             let open = |path: &PathBuf| {
                 let socket = sockets::listen(path, &port.access).map_err(io::Error::other)?;
                 Link::of_net(socket, port.access.user, clock())
             };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;
-            let engine = engine_of(&port, &calls, &groups, PortIndex(seat));
+            let engine = engine_of(&port, &calls, &groups, PortIndex(index));
             ports.push((SwitchPort::new(&port, net, engine), port.addresses));
         }
         for UplinkConfig { link, routed } in config.uplinks {
@@ -391,7 +391,7 @@ impl SwitchParts {
         };
         let engines = ports.iter().map(|(port, _)| Some(port.engine.clone()));
         let spare = (0..config.spare_ports).map(|_| None);
-        let seats = Seats {
+        let shared = SharedTable {
             ports: Mutex::new(engines.chain(spare).collect()),
             uplinks: uplinks
                 .iter()
@@ -402,7 +402,7 @@ impl SwitchParts {
         };
         let engines = ports
             .iter()
-            .map(|(port, _)| seats.introduce(port.mac, port.group, port.engine.clone()))
+            .map(|(port, _)| shared.introduce(port.mac, port.group, port.engine.clone()))
             .collect();
         let changes = Arc::<ChangeRequests>::default();
         let event_loop = EventLoop::new(
@@ -424,7 +424,7 @@ impl SwitchParts {
             waker,
             calls,
             groups,
-            seats,
+            shared,
             changes,
             engines,
         })

@@ -16,7 +16,7 @@ use dma::DmaSpace;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sockets::Access;
-use vdev::{Handle, Listener, Seats, SharedMemory, VirtioDevice, Virtqueue};
+use vdev::{Handle, Listener, ServerPool, SharedMemory, VirtioDevice, Virtqueue};
 use vfio_user::Command;
 
 #[path = "../../../testing/wait.rs"]
@@ -214,7 +214,7 @@ impl Bench {
                 "test",
                 device.clone(),
                 space.clone(),
-                &Seats::new(1).unwrap(),
+                &ServerPool::new(1).unwrap(),
             )
             .unwrap();
         Self {

@@ -8,7 +8,7 @@
 //!
 //! Polling occupies the worker's CPU, so it is bounded: a worker watches few QPs, each for a
 //! limited time after the QP last had work. A worker with a dedicated CPU watches a QP until
-//! another QP needs its seat. If other threads need the worker's CPU, watching does harm: while
+//! another QP needs its place. If other threads need the worker's CPU, watching does harm: while
 //! they run, the QPs are not polled and their doorbells don't ring. A worker that notices a long
 //! time without a poll watches no QPs for some time.
 
@@ -20,13 +20,13 @@ use arrayvec::ArrayVec;
 use super::qp_key::QpKey;
 
 /// Maximum number of QPs that a worker watches at a time.
-const SEATS: usize = 8;
+const MAX_WATCHED: usize = 8;
 /// If the time between two polls is longer than this, other threads have used the worker's CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
 /// Time for which a worker watches no QPs after an [`ABSENCE`] from its CPU.
 const PAUSE: Duration = Duration::from_millis(20);
-/// With unlimited patience: time without work after which a QP loses its seat if another QP needs
-/// one.
+/// With unlimited patience: time without work after which a QP loses its place if another QP
+/// needs one.
 const TENURE: Duration = Duration::from_micros(50);
 
 /// How long a worker watches a QP after the QP last had work.
@@ -34,7 +34,7 @@ const TENURE: Duration = Duration::from_micros(50);
 pub(crate) enum Patience {
     /// The worker watches the QP for this time. Zero means that no QPs are watched.
     Limited(Duration),
-    /// The worker watches the QP until another QP needs its seat.
+    /// The worker watches the QP until another QP needs its place.
     Unlimited,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct Watched(());
 pub(crate) struct Watch {
     patience: Patience,
     /// The watched QPs, each with the time when it last had work.
-    seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
-    /// Whether a QP that had work got no seat since the last poll.
+    watched: RefCell<ArrayVec<(QpKey, Instant), MAX_WATCHED>>,
+    /// Whether a QP that had work got no place since the last poll.
     is_wanted: Cell<bool>,
     /// Time of the last poll; `None` if no QPs were watched after it.
     looked: Cell<Option<Instant>>,
@@ -63,7 +63,7 @@ impl Watch {
     pub(crate) fn new(patience: Patience) -> Self {
         Self {
             patience,
-            seats: RefCell::default(),
+            watched: RefCell::default(),
             is_wanted: Cell::new(false),
             looked: Cell::new(None),
             pause: Cell::new(None),
@@ -76,18 +76,18 @@ impl Watch {
     }
 
     /// Watches a QP at the end of its turn, which began at `now`, unless watching is disabled or
-    /// paused. A QP that is not watched already gets a seat only if it had work in this turn
-    /// (`worked`) and a seat is free. While the QP is watched, no doorbell need be requested.
+    /// paused. A QP that is not watched already is added only if it had work in this turn
+    /// (`worked`) and a place is free. While the QP is watched, no doorbell need be requested.
     pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
         if self.patience == Patience::Limited(Duration::ZERO) || self.is_paused(now) {
             return None;
         }
-        let mut seats = self.seats.borrow_mut();
-        let seat = seats.iter().position(|(other, _)| *other == qp);
-        match seat {
-            Some(at) if worked => seats[at].1 = now,
+        let mut watched = self.watched.borrow_mut();
+        let place = watched.iter().position(|(other, _)| *other == qp);
+        match place {
+            Some(at) if worked => watched[at].1 = now,
             Some(_) => {}
-            None if worked && !seats.is_full() => seats.push((qp, now)),
+            None if worked && !watched.is_full() => watched.push((qp, now)),
             None => {
                 self.is_wanted.set(self.is_wanted.get() || worked);
                 return None;
@@ -98,7 +98,7 @@ impl Watch {
 
     /// Whether no QP is watched.
     pub(crate) fn is_empty(&self) -> bool {
-        self.seats.borrow().is_empty()
+        self.watched.borrow().is_empty()
     }
 
     /// Polls all watched QPs. `posted` returns whether work is posted to a QP. A QP that has work,
@@ -116,8 +116,8 @@ impl Watch {
             Patience::Unlimited => Duration::MAX,
         };
         self.is_wanted.set(false);
-        let mut seats = self.seats.borrow_mut();
-        seats.retain(|&mut (qp, worked)| {
+        let mut watched = self.watched.borrow_mut();
+        watched.retain(|&mut (qp, worked)| {
             let is_over = now.saturating_duration_since(worked) >= limit;
             let stays = !paused && !is_over && !posted(qp);
             if !stays {
@@ -125,7 +125,7 @@ impl Watch {
             }
             stays
         });
-        if seats.is_empty() {
+        if watched.is_empty() {
             self.looked.set(None);
         }
     }
@@ -187,7 +187,7 @@ mod tests {
             .admit(qp(3), start, true)
             .is_none());
         let watch = Watch::new(Patience::Limited(PATIENCE));
-        for qpn in 0..SEATS as u32 {
+        for qpn in 0..MAX_WATCHED as u32 {
             assert!(watch.admit(qp(qpn), start, true).is_some());
         }
         assert!(watch.admit(qp(100), start, true).is_none());
@@ -209,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_a_qp_is_watched_until_others_want_its_seat() {
+    fn without_a_limit_a_qp_is_watched_until_others_want_its_place() {
         let watch = Watch::new(Patience::Unlimited);
         let start = Instant::now();
-        let seats = SEATS as u32;
-        for qpn in 0..seats {
+        let most = MAX_WATCHED as u32;
+        for qpn in 0..most {
             assert!(watch.admit(qp(qpn), start, true).is_some());
         }
         let mut now = start;
@@ -222,13 +222,13 @@ mod tests {
             assert!(look(&watch, now, &[]).is_empty());
         }
         assert!(watch.admit(qp(0), now, true).is_some(), "it had work");
-        assert!(watch.admit(qp(seats), now, false).is_none());
+        assert!(watch.admit(qp(most), now, false).is_none());
         assert!(look(&watch, now, &[]).is_empty(), "without work");
-        assert!(watch.admit(qp(seats), now, true).is_none());
-        assert!(watch.admit(qp(seats + 1), now, false).is_none());
-        let idle: Vec<_> = (1..seats).collect();
+        assert!(watch.admit(qp(most), now, true).is_none());
+        assert!(watch.admit(qp(most + 1), now, false).is_none());
+        let idle: Vec<_> = (1..most).collect();
         assert_eq!(look(&watch, now, &[]), idle);
-        assert!(watch.admit(qp(seats), now, true).is_some());
+        assert!(watch.admit(qp(most), now, true).is_some());
         assert!(look(&watch, now, &[]).is_empty());
     }
 }

@@ -20,10 +20,10 @@ impl Forwarder {
     /// Starts or ends the capture of a port's frames. Returns the previous capture.
     pub(crate) fn set_capture(
         &mut self,
-        seat: PortIndex,
+        index: PortIndex,
         capture: Option<PcapWriter>,
     ) -> Option<PcapWriter> {
-        let port = &mut self.ports[seat.0];
+        let port = &mut self.ports[index.0];
         self.captures += usize::from(capture.is_some());
         self.captures -= usize::from(port.capture.is_some());
         port.engine.set_watched(capture.is_some());
@@ -37,9 +37,9 @@ impl Forwarder {
             destination,
         } = forwarding;
         let is_for_all = matches!(destination, Destination::Multicast { .. });
-        for seat in (0..self.ports.len()).map(PortIndex) {
-            let is_of = forwarding.is_of(seat) || (is_for_all && self.reaches(origin, seat));
-            if let Some(capture) = self.ports[seat.0].capture.as_mut().filter(|_| is_of) {
+        for index in (0..self.ports.len()).map(PortIndex) {
+            let is_of = forwarding.is_of(index) || (is_for_all && self.reaches(origin, index));
+            if let Some(capture) = self.ports[index.0].capture.as_mut().filter(|_| is_of) {
                 capture.write(frame, SystemTime::now());
             }
         }
@@ -47,12 +47,12 @@ impl Forwarder {
 
     /// Passes captured frames to the writing threads.
     pub(crate) fn flush_captures(&mut self) {
-        for seat in (0..self.ports.len()).map(PortIndex) {
-            if let Some(capture) = &mut self.ports[seat.0].capture {
+        for index in (0..self.ports.len()).map(PortIndex) {
+            if let Some(capture) = &mut self.ports[index.0].capture {
                 capture.flush();
                 if capture.has_failed() {
                     // The writer has logged the failure.
-                    self.set_capture(seat, None);
+                    self.set_capture(index, None);
                 }
             }
         }

@@ -35,7 +35,7 @@ pub(crate) struct SwitchPort {
     pub(super) patience: Patience,
 }
 
-/// MAC address of a vacant seat. No frame has this source address or this unicast destination.
+/// MAC address of a free index. No frame has this source address or this unicast destination.
 pub(super) const NOBODY: Mac = [0xff; 6];
 
 impl SwitchPort {
@@ -62,7 +62,7 @@ impl SwitchPort {
         iter::once(self.mac).chain(self.more_macs.iter().copied())
     }
 
-    /// The contents of a vacant seat. `engine` is a dummy.
+    /// The contents of a free index. `engine` is a dummy.
     pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
         let config = PortConfig {
             mac: NOBODY,

@@ -35,7 +35,7 @@ impl Forwarder {
         }
         match origin {
             Origin::Net(port) => {
-                self.seats.get(&source) == Some(&port)
+                self.by_mac.get(&source) == Some(&port)
                     && (self.ports[port.0].net_roce || !carries_roce(frame))
                     && self.addresses.admit(port, frame)
             }
@@ -43,8 +43,9 @@ impl Forwarder {
             Origin::Uplink(at) => {
                 // A frame from an uplink is forged, or returns through a loop, if its source is the
                 // address of a port, or an address that was just seen on another uplink.
-                let valid =
-                    !is_multicast(&source) && source != [0; 6] && self.seats.get(&source).is_none();
+                let valid = !is_multicast(&source)
+                    && source != [0; 6]
+                    && self.by_mac.get(&source).is_none();
                 valid
                     && match self.table.learn(source, at, now) {
                         Heard::There => true,
@@ -97,7 +98,7 @@ impl Forwarder {
         if is_multicast(&to) {
             return Destination::Multicast { engines: roce };
         }
-        if let Some(&port) = self.seats.get(&to) {
+        if let Some(&port) = self.by_mac.get(&to) {
             if !self.reaches(origin, port) {
                 return Destination::Nowhere;
             }

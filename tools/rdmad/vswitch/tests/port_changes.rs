@@ -43,7 +43,7 @@ fn receive(engine: &EnginePort) -> Frame {
 }
 
 /// Two switches that are joined by Unix sockets in this directory. The first one has a port with
-/// address 0 and a vacant seat, the second one a port with address 2.
+/// address 0 and room for another one, the second one a port with address 2.
 fn joined(dir: &Path) -> [Rig; 2] {
     let join = |config: &mut Config, local, remote| {
         let [local, remote] = [local, remote].map(|name| dir.join(name));
@@ -108,11 +108,11 @@ fn an_engine_that_comes_reaches_others_and_they_reach_it() {
 }
 
 #[test]
-fn seats_are_bounded() {
+fn the_number_of_ports_is_bounded() {
     let rig = rig(1);
     let engine = rig.switch.add_port(late(2, 0), None).unwrap();
     let error = rig.switch.add_port(late(3, 0), None).unwrap_err();
-    assert_eq!(error.to_string(), "all seats for ports are in use");
+    assert_eq!(error.to_string(), "no room for another port");
     rig.switch.remove_port(&engine).unwrap();
     rig.switch.remove_port(&engine).unwrap();
     rig.switch.add_port(late(3, 0), None).unwrap();
@@ -156,8 +156,8 @@ fn a_network_interface_comes_and_goes() {
     }
 }
 
-/// A frame that waits for a port when the port is removed is not delivered to the next port in the
-/// same seat.
+/// A frame that waits for a port when the port is removed is not delivered to the next port with
+/// the same index.
 #[test]
 fn frames_that_wait_end_with_their_port() {
     let rig = Rig::with(1, 1, |config| {
@@ -360,7 +360,8 @@ fn a_port_ends_while_another_one_has_its_address() {
     }
 }
 
-/// The next port in a seat gets no frames for multicast addresses that the former port had joined.
+/// The next port with the same index gets no frames for multicast addresses that the former port
+/// had joined.
 #[test]
 fn joins_end_with_their_port() {
     const GROUP: Mac = [0x33, 0x33, 0, 0, 0, 1];
@@ -383,7 +384,7 @@ fn joins_end_with_their_port() {
     assert_eq!(receive(&new)[..], roce(GROUP, mac(0), 3));
 }
 
-/// The network interface of a port that follows a port of another isolation group in its seat gets
+/// The network interface of a port that follows a port of another isolation group at its index gets
 /// no broadcasts of that group.
 #[test]
 fn broadcasts_stay_in_their_group() {
