@@ -11,8 +11,8 @@
 //! driver does not wait for the answer. Nevertheless no completion is missed: when the device
 //! processes the command, it compares the CQEs that it wrote with those that were polled.
 //!
-//! Lock order: `claimed`, then the locks of a queue's reset; `CqVirtqueue::arming`, then the locks
-//! of the control queue.
+//! Lock order: `is_leased`, then the locks of a queue's reset; `CqVirtqueue::arming`, then the
+//! locks of the control queue.
 
 use crate::{
     abi::{
@@ -83,7 +83,7 @@ pub(crate) struct WorkVirtqueue {
     queue: Arc<Virtqueue<()>>,
     /// Whether a QP owns the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
-    claimed: Mutex<bool>,
+    is_leased: Mutex<bool>,
 }
 
 /// A virtqueue with CQEs.
@@ -92,7 +92,7 @@ pub(crate) struct CqVirtqueue {
     queue: Arc<Virtqueue<()>>,
     /// Whether a CQ owns the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
-    claimed: Mutex<bool>,
+    is_leased: Mutex<bool>,
     cqn: Cqn,
     ctrl: Arc<ControlQueue>,
     event_handlers: Arc<EventHandlers>,
@@ -173,34 +173,34 @@ impl Handler for CqVirtqueue {
 }
 
 /// A virtqueue that one CQ or QP owns at a time.
-pub(crate) trait Claimable: Send + Sync {
+pub(crate) trait Leasable: Send + Sync {
     /// The virtqueue.
     fn elements(&self) -> &Virtqueue<()>;
 
     /// Whether a CQ or QP owns the virtqueue.
-    fn claimed(&self) -> &Mutex<bool>;
+    fn is_leased(&self) -> &Mutex<bool>;
 
     /// Removes references to the owner. Called before the virtqueue is reset.
     fn forget(&self) {}
 }
 
-impl Claimable for WorkVirtqueue {
+impl Leasable for WorkVirtqueue {
     fn elements(&self) -> &Virtqueue<()> {
         &self.queue
     }
 
-    fn claimed(&self) -> &Mutex<bool> {
-        &self.claimed
+    fn is_leased(&self) -> &Mutex<bool> {
+        &self.is_leased
     }
 }
 
-impl Claimable for CqVirtqueue {
+impl Leasable for CqVirtqueue {
     fn elements(&self) -> &Virtqueue<()> {
         &self.queue
     }
 
-    fn claimed(&self) -> &Mutex<bool> {
-        &self.claimed
+    fn is_leased(&self) -> &Mutex<bool> {
+        &self.is_leased
     }
 
     fn forget(&self) {
@@ -211,13 +211,13 @@ impl Claimable for CqVirtqueue {
 
 /// Ownership of a virtqueue by a CQ or QP.
 ///
-/// The owner drops the claim after the device destroyed the CQ or QP. The drop resets the
-/// virtqueue, which may sleep, and lets the next CQ or QP claim it.
-pub(crate) struct Claim<Q: Claimable>(Arc<Q>);
+/// The owner drops the lease after the device destroyed the CQ or QP. The drop resets the
+/// virtqueue, which may sleep, and lets the next CQ or QP lease it.
+pub(crate) struct VirtqueueLease<Q: Leasable>(Arc<Q>);
 
-impl<Q: Claimable> Claim<Q> {
+impl<Q: Leasable> VirtqueueLease<Q> {
     fn new(queue: &Arc<Q>) -> Result<Self> {
-        if replace(&mut *queue.claimed().lock(), true) {
+        if replace(&mut *queue.is_leased().lock(), true) {
             // The device assigned a number twice.
             return Err(EIO);
         }
@@ -230,7 +230,7 @@ impl<Q: Claimable> Claim<Q> {
     }
 }
 
-impl<Q: Claimable> Deref for Claim<Q> {
+impl<Q: Leasable> Deref for VirtqueueLease<Q> {
     type Target = Q;
 
     fn deref(&self) -> &Q {
@@ -238,15 +238,15 @@ impl<Q: Claimable> Deref for Claim<Q> {
     }
 }
 
-impl<Q: Claimable> Drop for Claim<Q> {
+impl<Q: Leasable> Drop for VirtqueueLease<Q> {
     fn drop(&mut self) {
         self.0.forget();
         // Locked until the reset is complete: the device may already have assigned the number
-        // again, and the next claim must wait.
-        let mut claimed = self.0.claimed().lock();
-        // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
+        // again, and the next lease must wait.
+        let mut is_leased = self.0.is_leased().lock();
+        // If the reset fails, the virtqueue stays leased, and the next CQ or QP with its number is
         // refused. A device that does not work assigns no more numbers.
-        *claimed = self.0.elements().reset().is_err();
+        *is_leased = self.0.elements().reset().is_err();
     }
 }
 
@@ -276,7 +276,7 @@ impl Transport {
             let queue = Arc::pin_init(
                 pin_init!(CqVirtqueue {
                     queue,
-                    claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
+                    is_leased <- new_mutex!(false, "virtio_rdma::transport::leased"),
                     cqn: Cqn::new(number),
                     ctrl: ctrl.clone(),
                     event_handlers: event_handlers.clone(),
@@ -292,7 +292,7 @@ impl Transport {
             Arc::pin_init(
                 pin_init!(WorkVirtqueue {
                     queue,
-                    claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
+                    is_leased <- new_mutex!(false, "virtio_rdma::transport::leased"),
                 }),
                 GFP_KERNEL,
             )
@@ -339,23 +339,26 @@ impl Transport {
         limits.max_qp_wr = limits.max_qp_wr.min(work.unwrap_or(0));
     }
 
-    /// Claims the virtqueue of CQ `cqn`, which the device has just created.
+    /// Leases the virtqueue of CQ `cqn`, which the device has just created.
     ///
     /// # Errors
     ///
     /// `EIO` if there is no such virtqueue or a CQ owns it.
-    pub(crate) fn claim_cq(&self, cqn: Vacated<Cqn>) -> Result<Claim<CqVirtqueue>> {
-        Claim::new(self.cqs.get(usize::try_from(cqn.get().get())?).ok_or(EIO)?)
+    pub(crate) fn lease_cq(&self, cqn: Vacated<Cqn>) -> Result<VirtqueueLease<CqVirtqueue>> {
+        VirtqueueLease::new(self.cqs.get(usize::try_from(cqn.get().get())?).ok_or(EIO)?)
     }
 
-    /// Claims the send queue and the receive queue of QP `qpn`, which the device has just created.
+    /// Leases the send queue and the receive queue of QP `qpn`, which the device has just created.
     ///
     /// # Errors
     ///
     /// `EIO` if there are no such virtqueues or a QP owns them.
-    pub(crate) fn claim_pair(&self, qpn: Vacated<Qpn>) -> Result<[Claim<WorkVirtqueue>; 2]> {
+    pub(crate) fn lease_pair(
+        &self,
+        qpn: Vacated<Qpn>,
+    ) -> Result<[VirtqueueLease<WorkVirtqueue>; 2]> {
         let index = qpn.get().get().checked_sub(1).ok_or(EIO)?;
         let [send, recv] = self.pairs.get(usize::try_from(index)?).ok_or(EIO)?;
-        Ok([Claim::new(send)?, Claim::new(recv)?])
+        Ok([VirtqueueLease::new(send)?, VirtqueueLease::new(recv)?])
     }
 }

@@ -59,9 +59,9 @@ use crate::{
         Udata, //
     },
     transport::{
-        Claim,
         CqVirtqueue,
-        Transport, //
+        Transport,
+        VirtqueueLease, //
     }, //
 };
 use kernel::{
@@ -92,8 +92,8 @@ enum KernelMemory {
     },
     /// A virtqueue of the transport.
     Virtqueue {
-        /// The claim, held while the device writes to the virtqueue.
-        _claim: Claim<CqVirtqueue>,
+        /// The lease, held while the device writes to the virtqueue.
+        _lease: VirtqueueLease<CqVirtqueue>,
     },
 }
 
@@ -195,12 +195,12 @@ impl Cq {
         let number = response.cqn;
         let destroy = CmdDestroyCq { cqn: number };
         let vacated = device.leaving.await_end(number);
-        let claim = transport.claim_cq(vacated).inspect_err(|_| {
+        let lease = transport.lease_cq(vacated).inspect_err(|_| {
             super::destroy(device, &destroy, ());
         })?;
         let prepare = || {
             let entries = usize::try_from(attr.entries)?;
-            let backend = CqBackend::virtqueue(claim.queue().clone(), entries)?;
+            let backend = CqBackend::virtqueue(lease.queue().clone(), entries)?;
             let cq = KernelCq::new(device, backend, consumer)?;
             let events = device.event_handlers().register(cq.clone())?;
             Ok::<_, Error>((cq, events))
@@ -208,13 +208,13 @@ impl Cq {
         match prepare() {
             Ok((cq, events)) => {
                 cq.set_number(number);
-                claim.set_cookie(events.cookie());
-                let poller = Poller::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim }));
+                lease.set_cookie(events.cookie());
+                let poller = Poller::Kernel(cq, Some(KernelMemory::Virtqueue { _lease: lease }));
                 Ok(Self::new(device, number, attr, poller, events))
             }
             Err(error) => {
                 let _leaving = device.leaving.begin(number);
-                super::destroy(device, &destroy, claim);
+                super::destroy(device, &destroy, lease);
                 Err(error)
             }
         }

@@ -36,7 +36,7 @@ use crate::{
         }, //
     },
     transport::{
-        Claim,
+        VirtqueueLease,
         WorkVirtqueue, //
     }, //
 };
@@ -58,7 +58,7 @@ use kernel::{
 enum Poster {
     /// The kernel posts. The second field holds the QP's virtqueues in virtqueue mode. Both fields
     /// are empty while the QP is being destroyed.
-    Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
+    Kernel(KernelQp, Option<[VirtqueueLease<WorkVirtqueue>; 2]>),
     /// A process posts. The fields are the send ring and the receive ring; each is `None` if the QP
     /// has no such ring, or is being destroyed.
     User(Option<UserRing>, Option<UserRing>),
@@ -187,17 +187,17 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.poster {
-            Poster::Kernel(qp, claims) => {
+            Poster::Kernel(qp, leases) => {
                 let leaving = self.device.leaving.begin(self.number);
                 let backing = |queue: &Option<Attached>| {
                     queue.as_ref().map(|queue| queue.work.backing.clone())
                 };
                 let backings = (backing(&qp.send), backing(&qp.recv));
-                let memory = super::destroy(&self.device, &request, (backings, claims.take()));
+                let memory = super::destroy(&self.device, &request, (backings, leases.take()));
                 if memory.is_none() {
                     qp.keep_attached();
                 }
-                // The QP's CQEs are invalidated before other QPs can claim its virtqueues or get
+                // The QP's CQEs are invalidated before other QPs can lease its virtqueues or get
                 // its number.
                 *qp = KernelQp::default();
                 drop(memory);

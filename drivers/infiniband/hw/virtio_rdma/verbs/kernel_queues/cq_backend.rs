@@ -18,9 +18,9 @@ use crate::{
         CompletionQueue, //
     },
     transport::{
-        Claimable,
         CqVirtqueue,
-        Element, //
+        Element,
+        Leasable, //
     },
     virtio::Buffer, //
 };

@@ -26,7 +26,7 @@ use crate::{
     device::Device,
     rdma::qp::QpConsumer,
     transport::{
-        Claimable,
+        Leasable,
         WorkVirtqueue, //
     }, //
 };

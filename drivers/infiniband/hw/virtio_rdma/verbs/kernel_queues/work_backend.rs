@@ -13,8 +13,8 @@ use crate::{
         WorkSlots, //
     },
     transport::{
-        Claimable,
         Element,
+        Leasable,
         WorkVirtqueue, //
     },
     virtio::Buffer, //

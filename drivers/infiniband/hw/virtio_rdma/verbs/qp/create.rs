@@ -256,9 +256,9 @@ fn in_virtqueues(
         _events: None,
     };
     let vacated = device.leaving.await_end(qp.number);
-    let claims = transport.claim_pair(vacated)?;
-    let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
-    qp.poster = Poster::Kernel(KernelQp::default(), Some(claims));
+    let leases = transport.lease_pair(vacated)?;
+    let [send, recv] = [0, 1].map(|index| leases[index].queue().clone());
+    qp.poster = Poster::Kernel(KernelQp::default(), Some(leases));
     let client = client(pd, init, &consumer);
     let make = |queue, kind, (entries, slot_size): (u32, usize)| {
         if entries == 0 {
