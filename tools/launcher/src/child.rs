@@ -15,7 +15,7 @@ use rustix::process::{set_parent_process_death_signal, setsid, Signal};
 /// Subcommand of this program that executes another program, which is killed with its parent.
 pub const CHILD: &str = "child";
 /// Subcommand of this program that removes a directory when its parent has ended.
-pub const KEEPER: &str = "keeper";
+pub const CLEANER: &str = "cleaner";
 
 /// A command to which the caller adds a program and its arguments. The process is killed when the
 /// thread that has started it ends.
@@ -41,9 +41,9 @@ pub fn become_program(words: &[OsString]) -> Result<u8> {
 }
 
 /// Waits for the end of standard input and removes a directory.
-pub fn keep(words: &[OsString]) -> Result<u8> {
+pub fn clean(words: &[OsString]) -> Result<u8> {
     let [dir] = words else {
-        bail!("{KEEPER} DIRECTORY");
+        bail!("{CLEANER} DIRECTORY");
     };
     // A new session receives no signals of the terminal.
     setsid()?;
@@ -56,22 +56,22 @@ pub fn keep(words: &[OsString]) -> Result<u8> {
 /// A directory that is removed on drop, or when this process is killed.
 pub struct Kept {
     dir: PathBuf,
-    keeper: Child,
+    cleaner: Child,
 }
 
 impl Kept {
     /// Takes ownership of a directory.
     pub fn new(dir: PathBuf) -> Result<Self> {
-        let keeper = Command::new(env::current_exe()?)
-            .arg(KEEPER)
+        let cleaner = Command::new(env::current_exe()?)
+            .arg(CLEANER)
             .arg(&dir)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("can't start the keeper of the run's files")?;
-        Ok(Self { dir, keeper })
+            .context("can't start the cleaner of the run's files")?;
+        Ok(Self { dir, cleaner })
     }
 
     /// The directory.
@@ -82,7 +82,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
     }
 }

@@ -50,13 +50,13 @@ pub fn virtio_rdma() -> ExitCode {
     start("virtio-rdma", product::main)
 }
 
-/// Dispatches on the first word: the internal subcommands [`child::CHILD`] and [`child::KEEPER`],
+/// Dispatches on the first word: the internal subcommands [`child::CHILD`] and [`child::CLEANER`],
 /// or the user's command line.
 fn start(name: &str, main: fn() -> Result<u8>) -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     let result = match words.split_first() {
         Some((word, rest)) if word == child::CHILD => child::become_program(rest),
-        Some((word, rest)) if word == child::KEEPER => child::keep(rest),
+        Some((word, rest)) if word == child::CLEANER => child::clean(rest),
         _ => {
             machine::raise_files();
             main()

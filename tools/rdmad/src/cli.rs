@@ -265,8 +265,8 @@ impl SocketArgs {
 /// Mode bits of users who are neither the owner of a file nor in its group.
 const OTHERS: u32 = 0o007;
 
-/// Name of the hidden command that runs a keeper. The daemon and ctl start it.
-pub const KEEPER: &str = "keeper";
+/// Name of the hidden command that runs a broker. The daemon and ctl start it.
+pub const BROKER: &str = "broker";
 
 /// A command to run instead of the daemon.
 #[derive(Debug, Subcommand)]
@@ -278,8 +278,8 @@ pub enum Command {
     /// Print QEMU arguments, or XML for libvirt, that attach a VM to a port.
     QemuArgs(QemuArgs),
     /// Access paths for a daemon in its sandbox. Only the daemon starts this.
-    #[command(name = KEEPER, hide = true)]
-    Keeper,
+    #[command(name = BROKER, hide = true)]
+    Broker,
 }
 
 /// The socket of the daemon, and the format of the status.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Confinement of the daemon and of its keepers.
+//! Confinement of the daemon and of its brokers.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{set_dumpable_behavior, DumpableBehavior};
 use sandbox::UplinkKinds;
-use sockets::keeper::{self, Changed, Keeper};
+use sockets::broker::{self, Broker, Changed};
 use sockets::KeptFile;
 use vswitch::Uplink;
 
-use crate::cli::{Args, KEEPER};
+use crate::cli::{Args, BROKER};
 use crate::limits;
 
 /// Blocks the signals that end the daemon, in all threads, so that they stay pending until the
@@ -32,14 +32,14 @@ pub fn forbid_dumps() -> Result<()> {
     forbidden.context("can't forbid core dumps")
 }
 
-/// Starts the keeper, and a second keeper for `file` if there is one. Turns on the sandbox for all
+/// Starts the broker, and a second broker for `file` if there is one. Turns on the sandbox for all
 /// threads that are started later.
 pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
-    keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
+    broker::start(BROKER, Stdio::inherit()).context("can't start the broker")?;
     if let Some(file) = file {
-        let keeper = Keeper::start(KEEPER, Stdio::inherit());
-        let kept = keeper.and_then(|keeper| file.keep_by(&keeper));
-        kept.context("the keeper of the state file")?;
+        let broker = Broker::start(BROKER, Stdio::inherit());
+        let kept = broker.and_then(|broker| file.replace_by(&broker));
+        kept.context("the broker of the state file")?;
     }
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
     sandbox::turn_on(UplinkKinds {
@@ -50,10 +50,10 @@ pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the rights that were needed only for the start: seals the keeper, lowers limits, and
+/// Gives up the rights that were needed only for the start: seals the broker, lowers limits, and
 /// confines the first thread.
 pub fn complete(args: &Args) -> Result<()> {
-    keeper::seal().context("the keeper")?;
+    broker::seal().context("the broker")?;
     limits::lower(args)?;
     if !sandbox::confine_main()? {
         tracing::warn!(
@@ -64,11 +64,11 @@ pub fn complete(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the keeper until the other end of its standard input, a socket, is closed.
-pub fn keep() -> Result<()> {
-    // Signals of the terminal are meant for the process that started the keeper: the daemon or ctl.
-    // The keeper blocks these signals. It ends when the daemon ends or, if ctl started it, when the
-    // added port is removed. `setsid` fails only if the keeper already has its own session.
+/// Runs the broker until the other end of its standard input, a socket, is closed.
+pub fn run_broker() -> Result<()> {
+    // Signals of the terminal are meant for the process that started the broker: the daemon or ctl.
+    // The broker blocks these signals. It ends when the daemon ends or, if ctl started it, when the
+    // added port is removed. `setsid` fails only if the broker already has its own session.
     forbid_dumps()?;
     block_signals()?;
     let _ = rustix::process::setsid();
@@ -79,11 +79,11 @@ pub fn keep() -> Result<()> {
         };
         let directories: BTreeSet<_> = changed.removed.iter().map(directory).collect();
         let directories = directories.iter().map(|path| &**path);
-        let confined = sandbox::confine_keeper(directories, &changed.folders);
+        let confined = sandbox::confine_broker(directories, &changed.folders);
         confined.map_err(|error| {
-            eprintln!("virtio-rdmad: no sandbox for the keeper: {error}");
+            eprintln!("virtio-rdmad: no sandbox for the broker: {error}");
             io::ErrorKind::PermissionDenied.into()
         })
     };
-    keeper::keep(io::stdin(), confine).context("keeper")
+    broker::run(io::stdin(), confine).context("broker")
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Subcommand;
-use sockets::keeper;
+use sockets::broker;
 
-use crate::cli::{PortArgs, SocketArgs, KEEPER};
+use crate::cli::{PortArgs, SocketArgs, BROKER};
 use crate::control::{CtlCommand, Reply, MAX_REQUEST};
 use crate::host;
 use crate::line_server;
@@ -194,15 +194,15 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
 /// Makes the sockets of a port, and requests that the daemon serve the port.
 fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec<u8>, Reply)> {
     let port = port.absolute()?;
-    let keeper = keeper::start(KEEPER, Stdio::null()).context("can't start the keeper")?;
+    let broker = broker::start(BROKER, Stdio::null()).context("can't start the broker")?;
     let made = host::make_sockets(&port, sockets)?;
-    keeper.seal().context("the keeper")?;
-    let keeper = keeper.socket()?;
+    broker.seal().context("the broker")?;
+    let broker = broker.socket()?;
     let request = CtlCommand::AddPort {
         port: port.to_string(),
         sockets: sockets.clone(),
     };
-    let answer = ask(socket, &request, &made.descriptors(&keeper))?;
+    let answer = ask(socket, &request, &made.descriptors(&broker))?;
     made.leave();
     Ok(answer)
 }

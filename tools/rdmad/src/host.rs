@@ -208,7 +208,7 @@ impl Host {
 /// Makes the sockets of a port.
 pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets> {
     let access = sockets.access(port);
-    // With a keeper, the creation of each socket registers errands. The daemon relies on this
+    // With a broker, the creation of each socket registers errands. The daemon relies on this
     // order: it determines the numbers of the errands.
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();

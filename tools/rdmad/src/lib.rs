@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
         Some(Command::QemuArgs(args)) => {
             return end(qemu_args::show(args, &mut io::stdout()));
         }
-        Some(Command::Keeper) => return end(confinement::keep()),
+        Some(Command::Broker) => return end(confinement::run_broker()),
         None => {}
     }
     if let Err(error) = confinement::forbid_dumps() {
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Ok(restored) => restored,
         Err(error) => return end(Err(error)),
     };
-    // CPUs are reserved first, since threads and the keeper inherit the affinity.
+    // CPUs are reserved first, since threads and the broker inherit the affinity.
     let dedicated = match cpus::dedicate(args.dedicate.map_or(0, usize::from)) {
         Ok(cpus) => cpus,
         Err(error) => return end(Err(error)),

@@ -161,16 +161,16 @@ fn another_user_is_refused_whatever_the_mode() {
     assert!(done(dir.path(), &["ports"]).starts_with('a'));
 }
 
-/// Adds a port with these sockets and a keeper that reads no requests. Returns the reply, and the
-/// other end of the keeper's socket.
-fn add_with_deaf_keeper(dir: &Path, port: &str, sockets: &[OwnedFd]) -> (String, OwnedFd) {
+/// Adds a port with these sockets and a broker that reads no requests. Returns the reply, and the
+/// other end of the broker's socket.
+fn add_with_deaf_broker(dir: &Path, port: &str, sockets: &[OwnedFd]) -> (String, OwnedFd) {
     let flags = SocketFlags::CLOEXEC;
-    let (keeper, far) =
+    let (broker, far) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    while send(&keeper, &[0; 64], SendFlags::DONTWAIT).is_ok() {}
+    while send(&broker, &[0; 64], SendFlags::DONTWAIT).is_ok() {}
     let mut client = UnixStream::connect(dir.join("ctl")).unwrap();
     let request = format!("{{\"command\":\"add-port\",\"port\":{port:?}}}\n");
-    let fds: Vec<_> = [&keeper]
+    let fds: Vec<_> = [&broker]
         .into_iter()
         .chain(sockets)
         .map(AsFd::as_fd)
@@ -181,10 +181,10 @@ fn add_with_deaf_keeper(dir: &Path, port: &str, sockets: &[OwnedFd]) -> (String,
     (reply, far)
 }
 
-/// A client passes a keeper that reads no requests. Neither refusing the port, nor giving up the
-/// port, nor removing it, nor the end of the daemon waits for this keeper without end.
+/// A client passes a broker that reads no requests. Neither refusing the port, nor giving up the
+/// port, nor removing it, nor the end of the daemon waits for this broker without end.
 #[test]
-fn a_keeper_that_reads_nothing_holds_nobody_up() {
+fn a_broker_that_reads_nothing_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let daemon = start(dir, &[]);
@@ -193,19 +193,19 @@ fn a_keeper_that_reads_nothing_holds_nobody_up() {
     let net = |name: &str| format!(",net={}", dir.join(name).display());
 
     let with_net = port(dir, "b", 2) + &net("b.net");
-    let (reply, first) = add_with_deaf_keeper(dir, &with_net, &[listener("b.vfio"), datagrams()]);
+    let (reply, first) = add_with_deaf_broker(dir, &with_net, &[listener("b.vfio"), datagrams()]);
     assert!(reply.contains("is of another kind"), "{reply}");
     let greedy = port(dir, "c", 3) + ",memory=1T";
-    let (reply, second) = add_with_deaf_keeper(dir, &greedy, &[listener("c.vfio")]);
+    let (reply, second) = add_with_deaf_broker(dir, &greedy, &[listener("c.vfio")]);
     assert!(reply.contains("set aside"), "{reply}");
     let elsewhere = [listener("elsewhere")];
-    let (reply, third) = add_with_deaf_keeper(dir, &port(dir, "d", 4), &elsewhere);
+    let (reply, third) = add_with_deaf_broker(dir, &port(dir, "d", 4), &elsewhere);
     assert!(reply.contains("not bound to this path"), "{reply}");
     let added: Vec<_> = [("e", 5), ("f", 6)]
         .into_iter()
         .map(|(name, number)| {
             let sockets = [listener(&format!("{name}.vfio"))];
-            let (reply, far) = add_with_deaf_keeper(dir, &port(dir, name, number), &sockets);
+            let (reply, far) = add_with_deaf_broker(dir, &port(dir, name, number), &sockets);
             assert_eq!(reply, "\"done\"\n");
             far
         })

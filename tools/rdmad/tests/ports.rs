@@ -90,7 +90,7 @@ fn a_port_comes_and_goes() {
     assert!(is_served(dir, "a"));
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
-    assert!(!dir.join("a.vfio").exists(), "its keeper removes it");
+    assert!(!dir.join("a.vfio").exists(), "its broker removes it");
 }
 
 /// Frames are forwarded between ports, also if a monitor starts later or is restarted.
@@ -270,11 +270,11 @@ fn wrong_descriptors_get_a_sentence() {
         (vec![&listener, &listener, &listener], "and 3 were passed"),
         (
             vec![&file, &listener],
-            "the keeper of the paths is of another kind",
+            "the broker of the paths is of another kind",
         ),
         (
             vec![&listener, &file],
-            "the keeper of the paths is of another kind",
+            "the broker of the paths is of another kind",
         ),
     ] {
         let stream = UnixStream::connect(dir.join("ctl")).unwrap();

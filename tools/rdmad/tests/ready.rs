@@ -79,7 +79,7 @@ fn the_socket_of_a_service_manager_may_be_abstract() {
     tells(manager, &format!("@{name}"));
 }
 
-/// Readiness is reported to the descriptor and to the service manager. The keeper, another process,
+/// Readiness is reported to the descriptor and to the service manager. The broker, another process,
 /// can't send messages to the service manager.
 #[test]
 fn a_descriptor_and_a_service_manager_are_told() {
@@ -91,8 +91,8 @@ fn a_descriptor_and_a_service_manager_are_told() {
     let daemon = Daemon(ready(daemon));
     assert_eq!(message(&manager), "READY=1");
     let id = daemon.0.id();
-    let keeper = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-    let environment = fs::read(format!("/proc/{}/environ", keeper.trim())).unwrap();
+    let broker = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let environment = fs::read(format!("/proc/{}/environ", broker.trim())).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     assert!(!environment.contains("NOTIFY_SOCKET"), "{environment}");
 }

@@ -139,8 +139,8 @@ fn limits_are_lowered() {
     assert_eq!(files[0], files[1]);
 }
 
-/// Process ID of a daemon's keeper, its only child.
-fn keeper(daemon: &Daemon) -> u32 {
+/// Process ID of a daemon's broker, its only child.
+fn broker(daemon: &Daemon) -> u32 {
     let id = daemon.0.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     children.trim().parse().unwrap()
@@ -159,7 +159,7 @@ fn no_core_dump_shows_the_memory_of_vms() {
     command.args(["--port", &port]).uid(USER).gid(USER);
     let daemon = Daemon(command.spawn().unwrap());
     wait_until("the daemon listens", || socket.exists());
-    for id in [daemon.0.id(), keeper(&daemon)] {
+    for id in [daemon.0.id(), broker(&daemon)] {
         let owner = |file: &str| fs::metadata(format!("/proc/{id}/{file}")).unwrap().uid();
         assert_eq!(owner("task"), USER);
         wait_until("dumps are forbidden", || owner("maps") == 0);
@@ -167,11 +167,11 @@ fn no_core_dump_shows_the_memory_of_vms() {
 }
 
 #[test]
-fn the_keeper_is_confined_and_ends_with_the_daemon() {
+fn the_broker_is_confined_and_ends_with_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), &[]);
-    let keeper = format!("/proc/{}/status", keeper(&daemon));
-    let status = fs::read_to_string(&keeper).unwrap();
+    let broker = format!("/proc/{}/status", broker(&daemon));
+    let status = fs::read_to_string(&broker).unwrap();
     assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
     for set in ["CapPrm", "CapEff", "CapAmb"] {
@@ -180,9 +180,9 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     }
     // A process that has ended but was not waited for has no field `VmSize`.
     let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
-    assert!(is_alive(&keeper));
+    assert!(is_alive(&broker));
     drop(daemon);
-    wait_until("the end of the keeper", || !is_alive(&keeper));
+    wait_until("the end of the broker", || !is_alive(&broker));
 }
 
 /// A restarted monitor connects again to the daemon, in its sandbox.

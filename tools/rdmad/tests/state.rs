@@ -271,7 +271,7 @@ fn children(daemon: &Daemon) -> Vec<Pid> {
         .collect()
 }
 
-/// Kills daemons while a limit changes; in every other round also kills their keepers. The next
+/// Kills daemons while a limit changes; in every other round also kills their brokers. The next
 /// daemon restores the last confirmed limit, or the limit of the request that got no answer.
 #[test]
 fn a_killed_daemon_loses_nothing_that_it_confirmed() {
@@ -306,9 +306,9 @@ fn a_killed_daemon_loses_nothing_that_it_confirmed() {
                 thread::yield_now();
             }
             let killed = Pid::from_child(&daemon.0);
-            let keepers = children(&daemon);
-            let keepers = keepers.into_iter().filter(|_| round % 2 == 0);
-            for process in keepers.chain([killed]) {
+            let brokers = children(&daemon);
+            let brokers = brokers.into_iter().filter(|_| round % 2 == 0);
+            for process in brokers.chain([killed]) {
                 kill_process(process, Signal::KILL).unwrap();
             }
         });
@@ -375,24 +375,24 @@ fn a_full_disk_changes_nothing() {
     assert!(!log.contains("refused system call"), "{log}");
 }
 
-/// Without the keeper that writes the file, commands fail and change nothing.
+/// Without the broker that writes the file, commands fail and change nothing.
 #[test]
-fn a_daemon_without_its_keeper_changes_nothing() {
+fn a_daemon_without_its_broker_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let daemon = start_kept(dir, &[]);
-    let keepers = children(&daemon);
-    assert_eq!(keepers.len(), 2);
-    for keeper in &keepers {
-        let status = fs::read_to_string(format!("/proc/{}/status", keeper.as_raw_nonzero()));
+    let brokers = children(&daemon);
+    assert_eq!(brokers.len(), 2);
+    for broker in &brokers {
+        let status = fs::read_to_string(format!("/proc/{}/status", broker.as_raw_nonzero()));
         let status = status.unwrap();
         assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
         assert!(status.contains("Seccomp:\t2\n"), "{status}");
-        kill_process(*keeper, Signal::KILL).unwrap();
+        kill_process(*broker, Signal::KILL).unwrap();
     }
     let before = ports(dir);
     let error = refused(dir, &["limit", "a", "--rate", "2M"]);
-    assert!(error.contains("the keeper has ended"), "{error}");
+    assert!(error.contains("the broker has ended"), "{error}");
     assert_eq!(ports(dir), before);
     let answered = answer(dir, b"{\"command\":\"remove-port\",\"port\":\"a\"}\n");
     assert!(answered.contains("nothing has changed"), "{answered}");

@@ -83,9 +83,9 @@ impl Filters {
     }
 }
 
-/// Restricts the calling thread, which is the keeper's, to the system calls in the keeper's list.
-pub(crate) fn apply_keeper(replaces: bool) -> Result<(), Error> {
-    let program = allow(lists::keeper(replaces), Kind::Keeper)?;
+/// Restricts the calling thread, which is the broker's, to the system calls in the broker's list.
+pub(crate) fn apply_broker(replaces: bool) -> Result<(), Error> {
+    let program = allow(lists::broker(replaces), Kind::Broker)?;
     seccompiler::apply_filter(&program).map_err(Error::Filter)
 }
 

@@ -26,8 +26,8 @@ pub enum Kind {
     Status,
     /// Executes the requests of the administrator.
     Control,
-    /// The only thread of the keeper, a separate process that accesses paths for the daemon.
-    Keeper,
+    /// The only thread of the broker, a separate process that accesses paths for the daemon.
+    Broker,
 }
 
 impl Kind {
@@ -56,7 +56,7 @@ impl Kind {
             Self::Capture => "capture",
             Self::Status => "status",
             Self::Control => "control",
-            Self::Keeper => "keeper",
+            Self::Broker => "broker",
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn allow_nothing() -> Result<bool, Error> {
 
 /// Restricts the calling thread to removing files in `directories` and replacing files in
 /// `folders`. If `folders` is empty, the thread may also connect to Unix sockets.
-pub(crate) fn allow_keeper<'a>(
+pub(crate) fn allow_broker<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
     folders: &[BorrowedFd<'_>],
 ) -> Result<(), Error> {

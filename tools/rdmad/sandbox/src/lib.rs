@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;
 pub use self::reserve::{Reserve, Task};
-pub use self::threads::{confine_keeper, confine_main, spawn};
+pub use self::threads::{confine_broker, confine_main, spawn};
 
 use self::filter::Filters;
 

@@ -42,7 +42,7 @@ pub(crate) fn of(kind: Kind, uplinks: UplinkKinds) -> Vec<Allowed> {
         Kind::Capture => vec![any(SYS_write)],
         Kind::Status => status(),
         Kind::Control => control(),
-        Kind::Keeper => return keeper(false),
+        Kind::Broker => return broker(false),
     };
     [all(), own].concat()
 }
@@ -193,16 +193,16 @@ fn credentials() -> Allowed {
     )
 }
 
-/// Requests to the keeper process, which accesses paths for the daemon.
+/// Requests to the broker process, which accesses paths for the daemon.
 fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
 }
 
-/// System calls of the keeper process, which accesses paths for the daemon. A keeper that
+/// System calls of the broker process, which accesses paths for the daemon. A broker that
 /// `replaces` files creates and renames files. It opens no existing file and connects no socket. A
-/// keeper that connects sockets checks whose the peer's is, by a descriptor that gives no access to
+/// broker that connects sockets checks whose the peer's is, by a descriptor that gives no access to
 /// the file's content.
-pub(crate) fn keeper(replaces: bool) -> Vec<Allowed> {
+pub(crate) fn broker(replaces: bool) -> Vec<Allowed> {
     let mut own = vec![
         any(SYS_recvmsg),
         when(SYS_sendto, &[Null(4)]),
@@ -325,6 +325,6 @@ fn control() -> Vec<Allowed> {
         any(SYS_fstat),
         when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
     ];
-    // When a port is removed, its device is reset and its keeper is requested to remove the paths.
+    // When a port is removed, its device is reset and its broker is requested to remove the paths.
     [own, events(), clients(), interrupts(), errands()].concat()
 }

@@ -80,22 +80,22 @@ pub fn confine_main() -> Result<bool, Error> {
     confine(filters, Kind::Main)
 }
 
-/// Confines the keeper, a process with one thread. The keeper may remove files in `directories`. If
+/// Confines the broker, a process with one thread. The broker may remove files in `directories`. If
 /// there are `folders`, it may replace files there; otherwise it may connect sockets.
 ///
 /// # Errors
 ///
-/// The keeper can't be confined.
-pub fn confine_keeper<'a>(
+/// The broker can't be confined.
+pub fn confine_broker<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
     folders: &[BorrowedFd<'_>],
 ) -> Result<(), Error> {
-    violation::set_kind(Kind::Keeper);
+    violation::set_kind(Kind::Broker);
     violation::install().map_err(Error::Signal)?;
     privileges::refuse_new()?;
     privileges::drop_all()?;
-    landlocked::allow_keeper(directories, folders)?;
-    filter::apply_keeper(!folders.is_empty())
+    landlocked::allow_broker(directories, folders)?;
+    filter::apply_broker(!folders.is_empty())
 }
 
 /// Confines the calling thread. Returns whether the kernel has Landlock.

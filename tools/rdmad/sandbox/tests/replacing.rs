@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A keeper that replaces files does so in its folder, and can do little else.
+//! A broker that replaces files does so in its folder, and can do little else.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -9,10 +9,10 @@ use std::os::unix::net::UnixDatagram;
 use std::thread;
 
 use rustix::fs::{openat, renameat, Mode, OFlags};
-use sandbox::confine_keeper;
+use sandbox::confine_broker;
 
 #[test]
-fn a_keeper_replaces_files_in_its_folder_alone() {
+fn a_broker_replaces_files_in_its_folder_alone() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let has_landlock = fs::read_to_string("/sys/kernel/security/lsm")
         .is_ok_and(|modules| modules.contains("landlock"));
@@ -24,7 +24,7 @@ fn a_keeper_replaces_files_in_its_folder_alone() {
     let (path, foreign) = (dir.path().to_owned(), other.path().to_owned());
     // In a separate thread, because the confinement lasts until the confined thread ends.
     let confined = thread::spawn(move || {
-        confine_keeper([], &[folder.as_fd()]).unwrap();
+        confine_broker([], &[folder.as_fd()]).unwrap();
         let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let open = |path: &std::path::Path, flags| {
             let file = openat(&folder, path, flags, Mode::RUSR | Mode::WUSR);

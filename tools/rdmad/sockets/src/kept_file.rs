@@ -20,14 +20,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::broker::{Broker, Errand};
 use crate::directory::{open_directory, Sticky};
-use crate::keeper::{Errand, Keeper};
 use crate::{is_trusted, OTHERS_WRITE, PRIVATE};
 
 /// Maximum length of the content in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 20;
 /// Maximum number of attempts to lock the file, and the pause between two attempts. If a process is
-/// killed, its keeper ends a little later, and holds the lock until then.
+/// killed, its broker ends a little later, and holds the lock until then.
 const ATTEMPTS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,7 +40,7 @@ pub struct KeptFile {
     directory: OwnedFd,
     name: OsString,
     lock: OwnedFd,
-    /// The errand to replace the file, if there is a keeper. With a keeper, the daemon itself may
+    /// The errand to replace the file, if there is a broker. With a broker, the daemon itself may
     /// not replace the file.
     errand: Option<Errand>,
 }
@@ -66,16 +66,16 @@ impl KeptFile {
         Ok((file, content))
     }
 
-    /// Has `keeper` replace the file from now on, and seals its list of errands. The keeper holds
+    /// Has `broker` replace the file from now on, and seals its list of errands. The broker holds
     /// the lock as well.
     ///
     /// # Errors
     ///
-    /// The keeper has ended, or could not be confined.
-    pub fn keep_by(&mut self, keeper: &Keeper) -> io::Result<()> {
-        let errand = Errand::replace(keeper, self.directory.as_fd(), &self.name)?;
-        keeper.hold(self.lock.as_fd())?;
-        keeper.seal()?;
+    /// The broker has ended, or could not be confined.
+    pub fn replace_by(&mut self, broker: &Broker) -> io::Result<()> {
+        let errand = Errand::replace(broker, self.directory.as_fd(), &self.name)?;
+        broker.hold(self.lock.as_fd())?;
+        broker.seal()?;
         self.errand = Some(errand);
         Ok(())
     }

@@ -11,8 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod broker;
 mod directory;
-pub mod keeper;
 mod kept_file;
 pub mod passed;
 mod remote;
@@ -32,9 +32,9 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
+use self::broker::Errand;
 pub use self::directory::DirectoryError;
 use self::directory::{open_directory, Sticky};
-use self::keeper::Errand;
 pub use self::kept_file::KeptFile;
 pub use self::passed::PortSockets;
 pub use self::remote::RemoteSocket;
@@ -142,7 +142,7 @@ pub fn admits(stream: impl AsFd, user: Option<u32>) -> bool {
 #[derive(Debug)]
 pub struct SocketPath {
     path: PathBuf,
-    /// The keeper's errand to remove the file. `None` without a keeper: the drop then removes the
+    /// The broker's errand to remove the file. `None` without a broker: the drop then removes the
     /// file itself.
     errand: Option<Errand>,
     /// Whether dropping this value does not remove the file, because another process will do so.

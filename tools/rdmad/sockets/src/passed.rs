@@ -16,7 +16,7 @@ use rustix::net::{
     SocketAddrUnix, SocketType,
 };
 
-use crate::keeper::Keeper;
+use crate::broker::Broker;
 use crate::SocketPath;
 
 /// Maximum number of descriptors of a message.
@@ -70,7 +70,7 @@ pub struct PortSockets {
     pub net: Option<(UnixListener, SocketPath)>,
 }
 
-/// Numbers of the errands of a port's keeper, in the order in which the port's sockets are made.
+/// Numbers of the errands of a port's broker, in the order in which the port's sockets are made.
 const REMOVE_VFIO: u32 = 0;
 const REMOVE_NET: u32 = 1;
 
@@ -80,7 +80,7 @@ pub enum NoPort {
     /// The number of descriptors is wrong.
     #[error("the port needs {expected} descriptors, and {given} were passed")]
     Count {
-        /// Expected number: a keeper, a socket for the monitor, and one for a network interface.
+        /// Expected number: a broker, a socket for the monitor, and one for a network interface.
         expected: usize,
         /// Number of received descriptors.
         given: usize,
@@ -105,14 +105,14 @@ impl PortSockets {
         let expected = 2 + usize::from(net.is_some());
         let given = fds.len();
         let mut fds = fds.into_iter();
-        let (Some(keeper), true) = (fds.next(), given == expected) else {
+        let (Some(broker), true) = (fds.next(), given == expected) else {
             return Err(NoPort::Count { expected, given });
         };
         check(
-            &keeper,
+            &broker,
             SocketType::SEQPACKET,
             false,
-            "the keeper of the paths",
+            "the broker of the paths",
         )?;
         let mut listener = |path: &Path, name| {
             let fd = fds.next().ok_or(NoPort::Count { expected, given })?;
@@ -130,11 +130,11 @@ impl PortSockets {
             Ok::<_, NoPort>((fd, path))
         });
         let of_net = of_net.transpose()?;
-        // Dropping a path is a request to the keeper, so there are none before all is checked.
-        let keeper = Keeper::of_another(keeper);
+        // Dropping a path is a request to the broker, so there are none before all is checked.
+        let broker = Broker::of_another(broker);
         let at = |path: &Path, errand| SocketPath {
             path: path.to_owned(),
-            errand: Some(keeper.errand(errand)),
+            errand: Some(broker.errand(errand)),
             is_left: false,
         };
         Ok(Self {
@@ -144,9 +144,9 @@ impl PortSockets {
     }
 
     /// The descriptors to pass to the process that will serve the port.
-    pub fn descriptors<'a>(&'a self, keeper: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
+    pub fn descriptors<'a>(&'a self, broker: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
         let net = self.net.iter().map(|(listener, _)| listener.as_fd());
-        [keeper.as_fd(), self.vfio.0.as_fd()]
+        [broker.as_fd(), self.vfio.0.as_fd()]
             .into_iter()
             .chain(net)
             .collect()
@@ -226,11 +226,11 @@ mod tests {
             error.ends_with("needs 3 descriptors, and 2 were passed"),
             "{error}"
         );
-        for keeper in [stream(), datagrams(), file()] {
-            let error = of(vec![keeper, listener()], false).unwrap_err();
+        for broker in [stream(), datagrams(), file()] {
+            let error = of(vec![broker, listener()], false).unwrap_err();
             assert_eq!(
                 error,
-                "the descriptor for the keeper of the paths is of another kind"
+                "the descriptor for the broker of the paths is of another kind"
             );
         }
         for vfio in [stream(), datagrams(), file(), packets()] {

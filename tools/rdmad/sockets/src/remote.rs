@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{fstat, openat, FileType, Mode, OFlags, CWD};
 use rustix::io::Errno;
 
+use crate::broker::Errand;
 use crate::is_trusted;
-use crate::keeper::Errand;
 
-/// Pause after a failed connect before the next attempt. Each attempt is a request to the keeper,
+/// Pause after a failed connect before the next attempt. Each attempt is a request to the broker,
 /// which costs two context switches: without the pause, sending to an absent peer would be slow.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct RemoteSocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// The keeper's errand to connect the socket. `None` without a keeper.
+    /// The broker's errand to connect the socket. `None` without a broker.
     errand: Option<Errand>,
     /// Time and error of the last attempt, if it failed.
     failed: Option<(Instant, io::ErrorKind)>,
@@ -34,7 +34,7 @@ impl RemoteSocket {
     ///
     /// # Errors
     ///
-    /// The keeper refuses the errand.
+    /// The broker refuses the errand.
     pub fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         Ok(Self {
             errand: Errand::connect(&socket, &path)?,

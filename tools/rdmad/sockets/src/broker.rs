@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The keeper: a process that accesses paths for the daemon. The daemon's sandbox denies the daemon
+//! The broker: a process that accesses paths for the daemon. The daemon's sandbox denies the daemon
 //! access to all paths.
 //!
 //! When a peer restarts, it has a new socket at the same path, to which the daemon must connect.
 //! When the daemon ends, it must remove its sockets. Both tasks need paths, and a seccomp filter
-//! can't distinguish paths. So a second process, the keeper, executes these tasks, which are called
-//! *errands*. While the daemon starts, it registers all errands with the keeper. Then the list is
-//! sealed: the daemon can only request an errand by its number. A socket that the keeper connects
+//! can't distinguish paths. So a second process, the broker, executes these tasks, which are called
+//! *errands*. While the daemon starts, it registers all errands with the broker. Then the list is
+//! sealed: the daemon can only request an errand by its number. A socket that the broker connects
 //! is connected in the daemon too, since both processes have descriptors of the same socket.
 //!
-//! The keeper ends with the daemon.
+//! The broker ends with the daemon.
 //!
-//! A file that the daemon replaces while it runs is another errand. It has its own keeper, since
+//! A file that the daemon replaces while it runs is another errand. It has its own broker, since
 //! writing to a slow disk would delay other errands.
 //!
-//! A port that is added to a running daemon has its own keeper. The process that makes the port's
-//! sockets starts this keeper, registers the errands, seals the list and passes the keeper's socket
+//! A port that is added to a running daemon has its own broker. The process that makes the port's
+//! sockets starts this broker, registers the errands, seals the list and passes the broker's socket
 //! to the daemon. So the daemon can't register errands, and the paths are accessed with the rights
-//! of the user who added the port. This keeper ends with the port.
+//! of the user who added the port. This broker ends with the port.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -53,7 +53,7 @@ const REMOVE: u8 = b'r';
 /// First byte of a message that registers an errand to replace a file. The file's folder is passed
 /// as a descriptor; the file's name follows.
 const REPLACE: u8 = b'f';
-/// First byte of a message with a descriptor that the keeper holds open until it ends.
+/// First byte of a message with a descriptor that the broker holds open until it ends.
 const HOLD: u8 = b'h';
 /// First byte of a message with a part of the new content of a file. The errand's number and the
 /// bytes follow.
@@ -63,13 +63,13 @@ const RUN: u8 = b'x';
 /// First byte of the message that seals the list of errands.
 const SEAL: u8 = b's';
 
-/// An errand that was registered with this keeper.
+/// An errand that was registered with this broker.
 #[derive(Debug)]
 enum Shown {
     Connect(UnixDatagram, PathBuf),
     Remove(PathBuf),
     /// Nothing is to be done but to keep this descriptor.
-    Hold(#[expect(dead_code, reason = "it is closed when the keeper ends")] OwnedFd),
+    Hold(#[expect(dead_code, reason = "it is closed when the broker ends")] OwnedFd),
     Replace {
         directory: OwnedFd,
         name: OsString,
@@ -108,7 +108,7 @@ impl Shown {
     }
 }
 
-/// The files that the errands of a keeper change.
+/// The files that the errands of a broker change.
 #[derive(Debug, Default)]
 pub struct Changed<'a> {
     /// Paths to remove.
@@ -131,9 +131,9 @@ impl<'a> Changed<'a> {
     }
 }
 
-/// Runs the keeper: serves the daemon at the other end of `socket` until the daemon ends. `confine`
+/// Runs the broker: serves the daemon at the other end of `socket` until the daemon ends. `confine`
 /// is called when the list of errands is sealed, with the files that the errands change.
-pub fn keep(
+pub fn run(
     socket: impl AsFd,
     confine: impl FnOnce(&Changed<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -222,20 +222,20 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Time limit of a request to a keeper that another process has started, and of its answer.
+/// Time limit of a request to a broker that another process has started, and of its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The daemon's side of a keeper.
+/// The daemon's side of a broker.
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
     /// Number of registered errands.
     errands: u32,
-    /// Time limit of a request, and of its answer. `None` for the daemon's own keeper, which is
+    /// Time limit of a request, and of its answer. `None` for the daemon's own broker, which is
     /// trusted.
     patience: Option<Duration>,
     /// Whether an answer did not arrive in time. The next answer could belong to an earlier
-    /// request, so the keeper is not used any more.
+    /// request, so the broker is not used any more.
     lost: bool,
 }
 
@@ -322,10 +322,10 @@ impl Client {
 }
 
 fn ended() -> io::Error {
-    io::Error::other("the keeper has ended")
+    io::Error::other("the broker has ended")
 }
 
-/// The sockets of a client and its keeper.
+/// The sockets of a client and its broker.
 fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -335,17 +335,17 @@ fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     )
 }
 
-/// A client of a running keeper. Clones use the same keeper.
+/// A client of a running broker. Clones use the same broker.
 #[derive(Clone, Debug)]
-pub struct Keeper(Arc<Mutex<Client>>);
+pub struct Broker(Arc<Mutex<Client>>);
 
-impl Keeper {
-    /// Starts a keeper: this program with `argument` as its only argument. The new process must
-    /// call [`keep`] with its standard input. It writes error messages to `stderr`.
+impl Broker {
+    /// Starts a broker: this program with `argument` as its only argument. The new process must
+    /// call [`run`] with its standard input. It writes error messages to `stderr`.
     ///
     /// # Errors
     ///
-    /// The keeper can't be started.
+    /// The broker can't be started.
     pub fn start(argument: &str, stderr: Stdio) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         // The child is not waited for: it ends when this end of the socket is closed.
@@ -363,15 +363,15 @@ impl Keeper {
         Self(Arc::new(Mutex::new(Client::new(socket, patience))))
     }
 
-    /// A client of a keeper that another process has started. That process has also registered the
-    /// errands and sealed the list. If the keeper once does not answer in time, later requests fail
+    /// A client of a broker that another process has started. That process has also registered the
+    /// errands and sealed the list. If the broker once does not answer in time, later requests fail
     /// at once.
     pub fn of_another(socket: OwnedFd) -> Self {
         Self::of(socket, Some(PATIENCE))
     }
 
-    /// A descriptor of the keeper's socket, for the process that will
-    /// [use the keeper](Self::of_another).
+    /// A descriptor of the broker's socket, for the process that will
+    /// [use the broker](Self::of_another).
     ///
     /// # Errors
     ///
@@ -383,7 +383,7 @@ impl Keeper {
     /// The errand that was registered with this number, counted from 0.
     pub fn errand(&self, number: u32) -> Errand {
         Errand {
-            keeper: self.clone(),
+            broker: self.clone(),
             number,
         }
     }
@@ -392,12 +392,12 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// The keeper has ended, or could not be confined.
+    /// The broker has ended, or could not be confined.
     pub fn seal(&self) -> io::Result<()> {
         self.0.lock().ask(&[&[SEAL]], None)
     }
 
-    /// Has the keeper hold a copy of this descriptor until it ends.
+    /// Has the broker hold a copy of this descriptor until it ends.
     pub(crate) fn hold(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.show(&[&[HOLD]], Some(fd)).map(drop)
     }
@@ -412,70 +412,70 @@ impl Keeper {
     }
 }
 
-/// The keeper of this process, if it has one.
-static KEEPER: OnceLock<Keeper> = OnceLock::new();
+/// The broker of this process, if it has one.
+static BROKER: OnceLock<Broker> = OnceLock::new();
 
-/// Starts the [keeper](Keeper::start) of this process. The errands of all sockets that are made
+/// Starts the [broker](Broker::start) of this process. The errands of all sockets that are made
 /// later are registered with it.
 ///
 /// # Errors
 ///
-/// The keeper can't be started, or the process has a keeper already.
-pub fn start(argument: &str, stderr: Stdio) -> io::Result<&'static Keeper> {
-    let set = KEEPER.set(Keeper::start(argument, stderr)?);
-    let keeper = KEEPER.get().filter(|_| set.is_ok());
-    keeper.ok_or_else(|| io::ErrorKind::AlreadyExists.into())
+/// The broker can't be started, or the process has a broker already.
+pub fn start(argument: &str, stderr: Stdio) -> io::Result<&'static Broker> {
+    let set = BROKER.set(Broker::start(argument, stderr)?);
+    let broker = BROKER.get().filter(|_| set.is_ok());
+    broker.ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }
 
-/// Seals the keeper's list of errands. Does nothing without a keeper.
+/// Seals the broker's list of errands. Does nothing without a broker.
 ///
 /// # Errors
 ///
-/// The keeper has ended, or could not be confined.
+/// The broker has ended, or could not be confined.
 pub fn seal() -> io::Result<()> {
-    KEEPER.get().map_or(Ok(()), Keeper::seal)
+    BROKER.get().map_or(Ok(()), Broker::seal)
 }
 
-/// An errand that was registered with a keeper.
+/// An errand that was registered with a broker.
 #[derive(Debug)]
 pub struct Errand {
-    keeper: Keeper,
+    broker: Broker,
     number: u32,
 }
 
 impl Errand {
-    /// Registers the errand to connect `socket` to `path`. `None` without a keeper.
+    /// Registers the errand to connect `socket` to `path`. `None` without a broker.
     pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
-        let show = |keeper: &Keeper| keeper.show(&[&[CONNECT], path], Some(socket.as_fd()));
-        KEEPER.get().map(show).transpose()
+        let show = |broker: &Broker| broker.show(&[&[CONNECT], path], Some(socket.as_fd()));
+        BROKER.get().map(show).transpose()
     }
 
-    /// Registers the errand to remove `path`. `None` without a keeper.
+    /// Registers the errand to remove `path`. `None` without a broker.
     pub(crate) fn remove(path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
-        let show = |keeper: &Keeper| keeper.show(&[&[REMOVE], path], None);
-        KEEPER.get().map(show).transpose()
+        let show = |broker: &Broker| broker.show(&[&[REMOVE], path], None);
+        BROKER.get().map(show).transpose()
     }
 
-    /// Registers the errand to replace the file `name` in `directory` with `keeper`.
+    /// Registers the errand to replace the file `name` in `directory` with `broker`.
     pub(crate) fn replace(
-        keeper: &Keeper,
+        broker: &Broker,
         directory: BorrowedFd<'_>,
         name: &OsStr,
     ) -> io::Result<Self> {
-        keeper.show(&[&[REPLACE], name.as_bytes()], Some(directory))
+        broker.show(&[&[REPLACE], name.as_bytes()], Some(directory))
     }
 
-    /// Requests that the keeper run the errand.
+    /// Requests that the broker run the errand.
     pub(crate) fn run(&self) -> io::Result<()> {
         self.run_with(&[])
     }
 
-    /// Requests that the keeper run the errand, with this content of the file to replace.
+    /// Requests that the broker run the errand, with this content of the file to replace.
     pub(crate) fn run_with(&self, content: &[u8]) -> io::Result<()> {
         let number = self.number.to_ne_bytes();
-        let mut client = self.keeper.0.lock();
+        let mut client = self.broker.0.lock();
         for piece in content.chunks(MAX_MESSAGE - 1 - number.len()) {
             client.ask(&[&[CONTENT], &number, piece], None)?;
         }
@@ -489,12 +489,12 @@ mod tests {
 
     use super::*;
 
-    /// Starts a keeper in a thread and returns its client. The thread ends when the client is
+    /// Starts a broker in a thread and returns its client. The thread ends when the client is
     /// dropped.
-    fn keeper(confine: fn(&Changed<'_>) -> io::Result<()>) -> Keeper {
+    fn broker(confine: fn(&Changed<'_>) -> io::Result<()>) -> Broker {
         let (socket, theirs) = socket_pair().unwrap();
-        std::thread::spawn(move || keep(theirs, confine).unwrap());
-        Keeper::of(socket, None)
+        std::thread::spawn(move || run(theirs, confine).unwrap());
+        Broker::of(socket, None)
     }
 
     #[test]
@@ -502,12 +502,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("peer");
         let name = path.as_os_str().as_bytes();
-        let keeper = keeper(|_| Ok(()));
+        let broker = broker(|_| Ok(()));
         let socket = UnixDatagram::unbound().unwrap();
-        let connect = keeper.show(&[&[CONNECT], name], Some(socket.as_fd()));
+        let connect = broker.show(&[&[CONNECT], name], Some(socket.as_fd()));
         let connect = connect.unwrap();
-        let remove = keeper.show(&[&[REMOVE], name], None).unwrap();
-        keeper.seal().unwrap();
+        let remove = broker.show(&[&[REMOVE], name], None).unwrap();
+        broker.seal().unwrap();
 
         let nobody = connect.run().unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::NotFound);
@@ -521,7 +521,7 @@ mod tests {
             remove.run().unwrap();
             assert!(!path.exists());
         }
-        let unknown = keeper.errand(2).run().unwrap_err();
+        let unknown = broker.errand(2).run().unwrap_err();
         assert_eq!(unknown.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -531,23 +531,23 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "mine").unwrap();
         let name = path.as_os_str().as_bytes();
-        let keeper = keeper(|changed| {
+        let broker = broker(|changed| {
             assert!(changed.removed.is_empty() && changed.folders.is_empty());
             Ok(())
         });
-        keeper.seal().unwrap();
+        broker.seal().unwrap();
         let refused = |done: io::Result<()>| {
             let error = done.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         };
-        refused(keeper.show(&[&[REMOVE], name], None).map(drop));
+        refused(broker.show(&[&[REMOVE], name], None).map(drop));
         let socket = UnixDatagram::unbound().unwrap();
-        let shown = keeper.show(&[&[CONNECT], name], Some(socket.as_fd()));
+        let shown = broker.show(&[&[CONNECT], name], Some(socket.as_fd()));
         refused(shown.map(drop));
         let folder = std::fs::File::open(dir.path()).unwrap();
-        refused(Errand::replace(&keeper, folder.as_fd(), OsStr::new("file")).map(drop));
-        refused(keeper.seal());
-        assert!(keeper.errand(0).run().is_err());
+        refused(Errand::replace(&broker, folder.as_fd(), OsStr::new("file")).map(drop));
+        refused(broker.seal());
+        assert!(broker.errand(0).run().is_err());
         assert!(path.exists());
     }
 
@@ -555,16 +555,16 @@ mod tests {
     fn files_are_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let keeper = keeper(|changed| {
+        let broker = broker(|changed| {
             assert_eq!((changed.removed.len(), changed.folders.len()), (1, 1));
             Ok(())
         });
         let name = dir.path().join("other");
-        let remove = keeper.show(&[&[REMOVE], name.as_os_str().as_bytes()], None);
+        let remove = broker.show(&[&[REMOVE], name.as_os_str().as_bytes()], None);
         let remove = remove.unwrap();
         let folder = std::fs::File::open(dir.path()).unwrap();
-        let replace = Errand::replace(&keeper, folder.as_fd(), OsStr::new("file")).unwrap();
-        keeper.seal().unwrap();
+        let replace = Errand::replace(&broker, folder.as_fd(), OsStr::new("file")).unwrap();
+        broker.seal().unwrap();
         let long: Vec<u8> = (0..3 * MAX_MESSAGE).map(|at| (at / 7) as u8).collect();
         for content in [&b"short"[..], &long, b""] {
             replace.run_with(content).unwrap();
@@ -579,15 +579,15 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// The other end of a keeper's socket is held open, but nobody reads requests or answers them.
+    /// The other end of a broker's socket is held open, but nobody reads requests or answers them.
     #[test]
-    fn a_keeper_that_does_not_serve_is_given_up() {
+    fn a_broker_that_does_not_serve_is_given_up() {
         for is_full in [false, true] {
             let (socket, theirs) = socket_pair().unwrap();
             let flags = SendFlags::DONTWAIT;
             while is_full && rustix::net::send(&socket, &[0; 64], flags).is_ok() {}
-            let keeper = Keeper::of_another(socket);
-            let error = keeper.errand(0).run().unwrap_err();
+            let broker = Broker::of_another(socket);
+            let error = broker.errand(0).run().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{is_full}");
             // Later requests are not sent.
             let request = || {
@@ -596,17 +596,17 @@ mod tests {
             };
             let requests = || iter::repeat_with(request).map_while(Result::ok).count();
             requests();
-            let error = keeper.errand(0).run().unwrap_err();
+            let error = broker.errand(0).run().unwrap_err();
             assert!(error.to_string().contains("has ended"), "{error}");
             assert_eq!(requests(), 0);
         }
     }
 
     #[test]
-    fn a_keeper_that_is_not_confined_is_told() {
-        let keeper = keeper(|_| Err(Errno::NOSYS.into()));
+    fn a_broker_that_is_not_confined_is_told() {
+        let broker = broker(|_| Err(Errno::NOSYS.into()));
         assert_eq!(
-            keeper.seal().unwrap_err().raw_os_error(),
+            broker.seal().unwrap_err().raw_os_error(),
             Some(Errno::NOSYS.raw_os_error())
         );
     }
