@@ -42,8 +42,8 @@ pub fn text(qp: &Value, all: bool) -> String {
         (None, false) => format!(": {}\n", waits(&qp["send"])),
     };
     if all {
-        for half in ["send", "recv"] {
-            lines(&mut text, half, &qp[half]);
+        for side in ["send", "recv"] {
+            lines(&mut text, side, &qp[side]);
         }
     }
     text
@@ -53,9 +53,9 @@ fn word(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// The text for a half without work.
-fn waits(half: &Value) -> String {
-    let callers = half["waits_for"].as_array().into_iter().flatten();
+/// The text for a side without work.
+fn waits(side: &Value) -> String {
+    let callers = side["waits_for"].as_array().into_iter().flatten();
     let callers: Vec<_> = callers.map(word).collect();
     match callers.is_empty() {
         true => "has had no turn".to_owned(),

@@ -39,7 +39,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Workers {
     count: usize,
-    /// Budget of a turn for each half of a QP, in units of the cost of copying one byte.
+    /// Budget of a turn for each side of a QP, in units of the cost of copying one byte.
     pub turn_budget: u64,
     /// Cost of the longest turn, in units of the budget.
     longest_turn: u64,

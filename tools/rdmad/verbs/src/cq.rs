@@ -244,7 +244,7 @@ struct PendingCqe {
 }
 
 /// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
-/// consumer notified, once for each batch. The drop delivers the rest, while the QP half whose work
+/// consumer notified, once for each batch. The drop delivers the rest, while the QP side whose work
 /// completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,

@@ -630,7 +630,7 @@ impl Device {
         }
     }
 
-    /// Books responses of `packets` packets in all for a QP, whose send half the caller has locked.
+    /// Books responses of `packets` packets in all for a QP, whose send side the caller has locked.
     /// If there is no room, or other QPs wait for room, returns the lane on which to
     /// [wait](Self::await_frames).
     pub(crate) fn book_responses(

@@ -112,7 +112,7 @@ pub struct WorkerStatus {
 pub struct RuntimeStatus {
     /// The workers, by number.
     pub workers: Vec<WorkerStatus>,
-    /// Budget of a turn, for each half of a QP. The unit is the cost of copying one byte. The last
+    /// Budget of a turn, for each side of a QP. The unit is the cost of copying one byte. The last
     /// step of a turn may exceed the budget.
     pub turn_budget: u64,
     /// Cost of the longest turn of any thread, in the unit of `turn_budget`.

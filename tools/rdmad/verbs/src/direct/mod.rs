@@ -3,7 +3,7 @@
 //! The direct path: data between two QPs of one process is copied from guest memory to guest
 //! memory.
 //!
-//! The requester's worker does all the work, with the send half of its own QP and the receive half
+//! The requester's worker does all the work, with the send side of its own QP and the receive side
 //! of the peer QP locked. PSN and MSN advance as with packets, and errors look as on the wire: the
 //! same status at the requester, the same event and state at the responder, the same retries after
 //! the same delays. A peer does not answer if its QP is gone, in the wrong state, connected
@@ -101,7 +101,7 @@ impl DirectRoute {
     }
 }
 
-/// The receive half of the QP at the far end of a route, locked by the requester's worker during a
+/// The receive side of the QP at the far end of a route, locked by the requester's worker during a
 /// turn.
 pub(crate) struct Receiver<'a> {
     // Declared first: the completions are delivered before the lock is released.
@@ -112,7 +112,7 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Locks the receive half of the QP at the end of `route`, if it is connected to `from` and has
+    /// Locks the receive side of the QP at the end of `route`, if it is connected to `from` and has
     /// the same QP type.
     #[inline]
     pub(crate) fn new(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP as people are told of it: the saved state of its halves, what they wait for, and why work
+//! A QP as people are told of it: the saved state of its sides, what they wait for, and why work
 //! does not go on.
 
 use std::sync::Arc;
@@ -29,18 +29,18 @@ pub struct QpDetails {
     worker: Option<usize>,
     /// Why the QP's work does not go on; `None` if it has no work, or is in a turn.
     pub why: Option<String>,
-    /// The send half; `None` while a turn uses it.
+    /// The send side; `None` while a turn uses it.
     send: Option<SendDetails>,
-    /// The receive half; `None` while a turn uses it.
+    /// The receive side; `None` while a turn uses it.
     recv: Option<RecvDetails>,
 }
 
-/// The state of a send half.
+/// The state of a send side.
 #[derive(Debug, Serialize)]
 struct SendDetails {
     /// Number of work requests that are posted and not fetched.
     posted: u32,
-    /// Causes of the half's next turn.
+    /// Causes of the side's next turn.
     waits_for: Vec<&'static str>,
     /// Time since the QP's last turn began.
     waits_since: Option<u64>,
@@ -51,14 +51,14 @@ struct SendDetails {
     state: SendState,
 }
 
-/// The state of a receive half.
+/// The state of a receive side.
 #[derive(Debug, Serialize)]
 struct RecvDetails {
     /// Number of receives that are posted and not fetched.
     posted: u32,
     /// The SRQ from which the QP takes its receives.
     srq: Option<u32>,
-    /// Causes of the half's next turn.
+    /// Causes of the side's next turn.
     waits_for: Vec<&'static str>,
     state: RecvState,
 }
@@ -75,7 +75,7 @@ impl Device {
         Some((qp_status(&qp)?, qp.details(self, true)))
     }
 
-    /// Like [`qp_details`](Self::qp_details), of each QP. Waits for no turn: halves that are in a
+    /// Like [`qp_details`](Self::qp_details), of each QP. Waits for no turn: sides that are in a
     /// turn are left out.
     pub fn all_qp_details(&self) -> Vec<(QpStatus, QpDetails)> {
         let details = |qp: Arc<Qp>| Some((qp_status(&qp)?, qp.details(self, false)));
@@ -116,8 +116,8 @@ impl QpDetails {
 }
 
 impl Qp {
-    /// The state of the QP. If a turn uses a half, this waits for the turn's end, or leaves the
-    /// half out.
+    /// The state of the QP. If a turn uses a side, this waits for the turn's end, or leaves the
+    /// side out.
     pub(crate) fn details(&self, device: &Device, waits: bool) -> QpDetails {
         let now = device.runtime().scheduler.clock.now();
         let epoch = Epoch::new(now);
@@ -176,7 +176,7 @@ impl Qp {
         }
     }
 
-    /// Why the work of the send half does not go on.
+    /// Why the work of the send side does not go on.
     fn why_not_sent(&self, send: &SendDetails, stopped: Option<Stopped>) -> Option<String> {
         let (posted, state) = (send.posted, &send.state);
         let begun = state.queue.outstanding();

@@ -4,9 +4,9 @@
 //!
 //! [`modify`] executes the commands that change a QP: [`state`] checks transitions and [`attr`]
 //! attributes. [`summary`] is the part of a QP that is read without locks, and [`remote_qp`]
-//! identifies its peer. [`send`] and [`recv`] are the halves of a QP, with their rings; [`service`]
+//! identifies its peer. [`send`] and [`recv`] are the sides of a QP, with their rings; [`service`]
 //! wraps the protocol machines of the transport services. [`serve`] executes a QP's turns.
-//! [`saved`] describes the state of the halves, and [`details`] tells it to people.
+//! [`saved`] describes the state of the sides, and [`details`] tells it to people.
 
 mod attr;
 mod counter_set;
@@ -56,12 +56,12 @@ pub(crate) use summary::Summary;
 
 /// A queue pair.
 ///
-/// Each half has its own lock, so packets of both directions of a connection are processed in
-/// parallel. On the direct path a worker holds the locks of the QP's send half and of the peer's
-/// receive half. [`Device`] describes the lock order.
+/// Each side has its own lock, so packets of both directions of a connection are processed in
+/// parallel. On the direct path a worker holds the locks of the QP's send side and of the peer's
+/// receive side. [`Device`] describes the lock order.
 ///
-/// The state is written under the lock of a half: MODIFY_QP holds both locks, and a failure is
-/// recorded under the lock of the half that fails.
+/// The state is written under the lock of a side: MODIFY_QP holds both locks, and a failure is
+/// recorded under the lock of the side that fails.
 #[derive(Debug)]
 pub(crate) struct Qp {
     /// QPN of the QP.
@@ -236,12 +236,12 @@ impl Qp {
         self.windows.lock().remove(&number);
     }
 
-    /// Locks the send half.
+    /// Locks the send side.
     pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendSide> {
         self.send.lock()
     }
 
-    /// Locks the receive half.
+    /// Locks the receive side.
     pub(crate) fn lock_recv(&self) -> MutexGuard<'_, RecvSide> {
         self.recv.lock()
     }
@@ -264,7 +264,7 @@ impl Qp {
     }
 
     /// Takes the QP to ERR after an error, and raises `event` unless a completion reports the
-    /// error. The QP's next turn flushes its queues. The caller holds the lock of the half that
+    /// error. The QP's next turn flushes its queues. The caller holds the lock of the side that
     /// failed.
     pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
         self.leave(device, QpState::Err, event, |state| {
@@ -274,7 +274,7 @@ impl Qp {
 
     /// Handles a send work request that completed in error. A QP of a reliable connection goes to
     /// ERR. Another QP goes to SQE, a state in which it still receives. The QP's next turn flushes
-    /// the remaining work requests. The caller holds the lock of the send half.
+    /// the remaining work requests. The caller holds the lock of the send side.
     pub(crate) fn fail_send(&self, device: &Device) {
         if self.init.qp_type == QpType::Rc {
             return self.fail(device, None);
@@ -309,7 +309,7 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a half, and has checked under
+    /// Raises an asynchronous event. The caller holds the lock of a side, and has checked under
     /// this lock that the QP is not destroyed.
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device

@@ -42,7 +42,7 @@ struct Step {
 pub(crate) struct ForCommand(());
 
 impl Qp {
-    /// Parks a half that has nothing to do in the current state.
+    /// Parks a side that has nothing to do in the current state.
     pub(super) fn await_command(&self) -> Parked {
         debug_assert_ne!(self.state(), Some(QpState::Rts), "QP {}", self.number);
         ForCommand(()).into()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Saved state of a QP: the part of its halves that must outlive the serving process.
+//! Saved state of a QP: the part of its sides that must outlive the serving process.
 //!
-//! The saved state of each half is one plain structure. The remaining state of the half is
+//! The saved state of each side is one plain structure. The remaining state of the side is
 //! derived from that structure, from the commands (attributes, connection, shape of the rate limit)
 //! and from the rings: WQEs that are not complete are read again. No code hands a QP over to
-//! another process yet. Tests drop and recreate both halves after each turn, so a field that is
+//! another process yet. Tests drop and recreate both sides after each turn, so a field that is
 //! missing from the structures is noticed.
 //!
 //! Queues of virtqueue mode can't be handed over: their indices are in memory that the driver may
@@ -39,7 +39,7 @@ fn positions<S: Serializer>(positions: &DevicePositions, serializer: S) -> Resul
 /// Bytes of the longest receive WQE.
 const RECV_WQE: usize = rq_wqe_size(32);
 
-/// The saved state of a send half.
+/// The saved state of a send side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SendState {
@@ -89,7 +89,7 @@ pub(crate) enum Pacing {
     Limited(PacerState),
 }
 
-/// The saved state of a receive half.
+/// The saved state of a receive side.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RecvState {
@@ -134,20 +134,20 @@ pub(crate) struct ReceiveState {
     wqe: [u8; RECV_WQE],
 }
 
-/// The part of the receive half that holds a receive work request.
+/// The part of the receive side that holds a receive work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Holder {
     Nobody,
-    Half,
+    Side,
     Machine,
 }
 
 impl ReceiveState {
     fn of(side: &RecvSide, held: Option<&RecvWr<PostedRecv>>) -> Self {
         let (wr, holder) = match (&side.io.incoming, held) {
-            (Some(wr), _) => (Some(wr), Holder::Half),
+            (Some(wr), _) => (Some(wr), Holder::Side),
             (None, Some(wr)) => (Some(wr), Holder::Machine),
             (None, None) => (None, Holder::Nobody),
         };

@@ -199,7 +199,7 @@ impl Requester {
     }
 }
 
-/// The protocol machine of a QP's receive half.
+/// The protocol machine of a QP's receive side.
 #[allow(
     clippy::large_enum_variant,
     reason = "most QPs are RC, whose packets would all take another indirection"

@@ -9,7 +9,7 @@ use virtio_rdma_abi::number::{PortId, Qpn};
 use crate::runtime::QpKey;
 use crate::status::{DataPath, PeerStatus};
 
-/// Copies of properties of the QP's halves. The copies are not updated at the same instant.
+/// Copies of properties of the QP's sides. The copies are not updated at the same instant.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// QPN of the peer of a connection; 0 for none.

@@ -17,7 +17,7 @@ impl Runtime {
         self.shared.direct.store(direct, Ordering::Relaxed);
     }
 
-    /// Drops both halves of every QP and the device's state of every CQ, and recreates them from
+    /// Drops both sides of every QP and the device's state of every CQ, and recreates them from
     /// their saved state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);

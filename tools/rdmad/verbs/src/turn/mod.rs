@@ -21,7 +21,7 @@ use crate::runtime::Clock;
 
 pub(crate) use parked::Parked;
 
-/// Budget of a turn, for each half of a QP: two work requests of 64 KiB, so that messages of common
+/// Budget of a turn, for each side of a QP: two work requests of 64 KiB, so that messages of common
 /// lengths end with a turn. It bounds the delay of a small message behind large ones, since a
 /// sparse flow waits for a few turns at most.
 pub(crate) const TURN: usize = 2 * (WORK_REQUEST + 2 * PIECE + (64 << 10));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Parked halves of QPs, and the callers that will give them their next turn.
+//! Parked sides of QPs, and the callers that will give them their next turn.
 //!
 //! Each kind of caller has a token type. Only the function that arranges the caller can create the
-//! token, since both are in the same module. A half parks with at least one token, so each parked
-//! half has a caller.
+//! token, since both are in the same module. A side parks with at least one token, so each parked
+//! side has a caller.
 
 use crate::direct::ForPeer;
 use crate::memory::ForDoorbell;
@@ -12,12 +12,12 @@ use crate::qp::{ForAnswer, ForCommand, ForRequest};
 use crate::runtime::{Until, Watched};
 use crate::ForFrames;
 
-/// A nonempty set of callers that will give a stopped half its next turn.
+/// A nonempty set of callers that will give a stopped side its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Parked(u16);
 
-/// The half has more work: the scheduler makes the QP ready at the end of the turn.
+/// The side has more work: the scheduler makes the QP ready at the end of the turn.
 const AGAIN: u16 = 1 << 0;
 /// Bits of callers that [`QpDetails`](crate::QpDetails) explains.
 const FRAMES: u16 = 1;

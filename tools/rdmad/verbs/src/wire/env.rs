@@ -17,7 +17,7 @@ use crate::wqe::{PostedRecv, PostedSend};
 
 use super::burst::Burst;
 
-/// The environment of a requester: access to the send half of its QP.
+/// The environment of a requester: access to the send side of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
@@ -25,7 +25,7 @@ pub(crate) struct SendEnv<'a, 'b> {
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
-    /// The environment of the requester whose send half has `io`.
+    /// The environment of the requester whose send side has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
         Self {
             burst: Burst::new(turn.qp, turn.device),
@@ -128,7 +128,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 }
 
-/// The environment of a responder: access to the receive half of its QP.
+/// The environment of a responder: access to the receive side of its QP.
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
@@ -136,7 +136,7 @@ pub(crate) struct RecvEnv<'a, 'b> {
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
-    /// The environment of the responder whose receive half has `io`.
+    /// The environment of the responder whose receive side has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
         Self {
             burst: Burst::new(turn.qp, turn.device),

@@ -95,9 +95,9 @@ struct Receiving<'a> {
 /// The destination of a packet within the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recipient {
-    /// The send half of a QP.
+    /// The send side of a QP.
     Requester(Qpn),
-    /// The receive half of a QP.
+    /// The receive side of a QP.
     Responder(Qpn),
     /// The QPs that are attached to the packet's multicast group.
     Group,

@@ -132,7 +132,7 @@ impl Snapshots {
     }
 }
 
-/// A receive work request whose WQE is in the buffer of the receive half.
+/// A receive work request whose WQE is in the buffer of the receive side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedRecv {
     /// Number of SGEs.

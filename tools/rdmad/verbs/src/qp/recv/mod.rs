@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The receive half of a QP.
+//! The receive side of a QP.
 
 mod turn;
 
@@ -20,7 +20,7 @@ use crate::Device;
 
 pub(crate) use turn::RecvTurn;
 
-/// State under the lock of the receive half.
+/// State under the lock of the receive side.
 #[derive(Debug)]
 pub(crate) struct RecvSide {
     pub(crate) io: RecvIo,
@@ -40,7 +40,7 @@ pub(crate) struct RecvSide {
     pub(in crate::qp) last_wqe_reached: bool,
 }
 
-/// The part of the receive half that the protocol machines borrow.
+/// The part of the receive side that the protocol machines borrow.
 #[derive(Debug)]
 pub(crate) struct RecvIo {
     pub(in crate::qp) queue: WorkConsumer,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The receive half in a turn: fetches and completes receives, and accesses memory for the peer.
+//! The receive side in a turn: fetches and completes receives, and accesses memory for the peer.
 
 use std::sync::atomic::{fence, Ordering};
 
@@ -27,7 +27,7 @@ use crate::Device;
 /// variants of a key.
 const MAX_VIOLATIONS: u32 = 256;
 
-/// The receive half of a QP, locked by a worker for a turn.
+/// The receive side of a QP, locked by a worker for a turn.
 pub(crate) struct RecvTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
@@ -43,7 +43,7 @@ pub(crate) struct RecvTurn<'a> {
 }
 
 impl<'a> RecvTurn<'a> {
-    /// A turn of `qp`, whose receive half the caller has locked. The work is charged to `budget`.
+    /// A turn of `qp`, whose receive side the caller has locked. The work is charged to `budget`.
     pub(crate) fn new(
         qp: &'a Qp,
         device: &'a Device,

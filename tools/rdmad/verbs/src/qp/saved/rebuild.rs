@@ -39,7 +39,7 @@ impl ReceiveState {
 }
 
 impl Qp {
-    /// Drops both halves and recreates them from their saved state.
+    /// Drops both sides and recreates them from their saved state.
     pub(crate) fn rebuild(&self, device: &Device, epoch: Epoch) {
         let view = device.space.enter();
         let mut send = self.send.lock();
@@ -100,7 +100,7 @@ impl Qp {
             let elsewhere = u32::from(!matches!(state.under_way, UnderWay::Nothing));
             if side.route.is_none() || state.queue.outstanding() > elsewhere {
                 let room = side.io.make_room(device.budget(), requester);
-                room.expect("the old half had as much");
+                room.expect("the old side had as much");
             }
         }
         let mut work = turn.fetch_again(&mut side.io, &side.attr).into_iter();
@@ -165,7 +165,7 @@ impl Qp {
         let receive = || Some(state.receive.work_request());
         let (incoming, held) = match state.receive.holder {
             Holder::Nobody => (None, None),
-            Holder::Half => (receive(), None),
+            Holder::Side => (receive(), None),
             Holder::Machine => (None, receive()),
         };
         side.io.incoming = incoming;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The send half of a QP.
+//! The send side of a QP.
 
 mod keys;
 mod pace;
@@ -35,7 +35,7 @@ pub(crate) use turn::{solicits, SendTurn};
 /// messages can be in flight.
 const DEPTH: u16 = 128;
 
-/// State under the lock of the send half.
+/// State under the lock of the send side.
 #[derive(Debug)]
 pub(crate) struct SendSide {
     /// All attributes as set by MODIFY_QP.
@@ -66,13 +66,13 @@ pub(crate) struct SendSide {
 pub(in crate::qp) struct Stopped {
     /// When the turn began.
     pub at: Instant,
-    /// Causes of the send half's next turn.
+    /// Causes of the send side's next turn.
     pub send: Parked,
-    /// Causes of the receive half's next turn.
+    /// Causes of the receive side's next turn.
     pub recv: Parked,
 }
 
-/// The part of the send half that the protocol machines borrow.
+/// The part of the send side that the protocol machines borrow.
 #[derive(Debug)]
 pub(crate) struct SendIo {
     pub(in crate::qp) queue: WorkConsumer,

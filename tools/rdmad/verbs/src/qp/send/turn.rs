@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The send half in a turn: fetches, executes and completes work requests.
+//! The send side in a turn: fetches, executes and completes work requests.
 
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub(in crate::qp) enum Next {
     Held,
 }
 
-/// The send half of a QP, locked by a worker for a turn.
+/// The send side of a QP, locked by a worker for a turn.
 pub(crate) struct SendTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
@@ -56,7 +56,7 @@ pub(crate) struct SendTurn<'a> {
 }
 
 impl<'a> SendTurn<'a> {
-    /// A turn of `qp`, whose send half the caller has locked. The work is charged to `budget`.
+    /// A turn of `qp`, whose send side the caller has locked. The work is charged to `budget`.
     pub(crate) fn new(
         qp: &'a Qp,
         device: &'a Device,

@@ -13,7 +13,7 @@ use crate::qp::{Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 
 impl Qp {
-    /// Executes WQEs on the direct path. The peer's receive half stays locked until the QP parks or
+    /// Executes WQEs on the direct path. The peer's receive side stays locked until the QP parks or
     /// the turn ends.
     pub(super) fn send_direct(
         &self,
@@ -48,7 +48,7 @@ impl Qp {
                             return Break(self.park(turn.device, side, None));
                         }
                         Ok(Next::Nothing) => {
-                            // Release the peer's receive half before parking.
+                            // Release the peer's receive side before parking.
                             drop(receiver);
                             return Break(self.park_idle(turn, side, state, watch));
                         }

@@ -7,7 +7,7 @@
 //! when a command changes it. Then a worker calls [`Qp::serve`]. It sends the responder's answers
 //! first, then executes the send queue, in one of three ways: [`direct`] copies, [`wire`] sends
 //! packets, and [`datagram`] copies or sends a packet for each work request. A turn ends when its
-//! budget is spent, or when both halves have parked, each with the cause of its next turn arranged
+//! budget is spent, or when both sides have parked, each with the cause of its next turn arranged
 //! ([`park`]).
 
 mod datagram;
@@ -40,8 +40,8 @@ struct Answered {
     cost: usize,
 }
 
-/// The result of a step of the send half: `Continue` if work was done and charged, and more may
-/// follow; `Break` if the half parks.
+/// The result of a step of the send side: `Continue` if work was done and charged, and more may
+/// follow; `Break` if the side parks.
 type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
@@ -89,7 +89,7 @@ impl Qp {
         let budget = device.turn_budget();
         let turn = SendTurn::new(self, device, &view, &budget);
         // The QP is being destroyed, so its next turn need not be arranged.
-        let parked = self.send_half(&turn, &mut side, &Watch::nothing());
+        let parked = self.serve_send_side(&turn, &mut side, &Watch::nothing());
         drop(turn);
         TurnEnd {
             again: parked.is_again(),
@@ -98,7 +98,7 @@ impl Qp {
     }
 
     /// Whether WQEs are posted that are not yet fetched. False while another thread holds the lock
-    /// of the send half.
+    /// of the send side.
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
@@ -120,7 +120,7 @@ impl Qp {
         }
         let budget = device.budget_of(start);
         let turn = SendTurn::new(self, device, &view, &budget);
-        let sent = self.send_half(&turn, &mut side, watch);
+        let sent = self.serve_send_side(&turn, &mut side, watch);
         side.stopped = Some(Stopped {
             at: turn.now,
             send: sent,
@@ -213,7 +213,7 @@ impl Qp {
     }
 
     /// Executes or flushes the SQ. In ERR the RQ is flushed after the SQ.
-    fn send_half(&self, turn: &SendTurn<'_>, side: &mut SendSide, watch: &Watch) -> Parked {
+    fn serve_send_side(&self, turn: &SendTurn<'_>, side: &mut SendSide, watch: &Watch) -> Parked {
         loop {
             let step = match self.state() {
                 Some(state @ (QpState::Rts | QpState::Sqd)) => self.send(turn, side, state, watch),

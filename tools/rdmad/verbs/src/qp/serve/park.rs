@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The end of a turn: parking a half after its next turn is arranged.
+//! The end of a turn: parking a side after its next turn is arranged.
 use std::mem;
 use std::ops::ControlFlow::Continue;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use crate::Device;
 const REQUEST_RESPONSE: u32 = 8;
 
 impl Qp {
-    /// Parks the send half when the SQ is empty. Either the worker watches the SQ, or the device
+    /// Parks the send side when the SQ is empty. Either the worker watches the SQ, or the device
     /// requests a doorbell.
     pub(super) fn park_idle(
         &self,
@@ -52,7 +52,7 @@ impl Qp {
         }
     }
 
-    /// Parks the send half, whose work must wait for a rate limit or for room in the frame port.
+    /// Parks the send side, whose work must wait for a rate limit or for room in the frame port.
     pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
         let frames = match side.io.paced {
             Some(_) => None,
@@ -61,7 +61,7 @@ impl Qp {
         self.park(device, side, frames)
     }
 
-    /// Parks the send half. The next turn is caused by one of `callers`, or by an event or deadline
+    /// Parks the send side. The next turn is caused by one of `callers`, or by an event or deadline
     /// for which work in progress waits.
     pub(super) fn park(
         &self,
