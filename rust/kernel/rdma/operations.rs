@@ -198,9 +198,9 @@ impl<T: Driver> Operations<T> {
     }
 
     /// Adds posting, polling and arming by kernel clients.
-    pub const fn with_kernel_queues(mut self) -> Self
+    pub const fn with_client_queues(mut self) -> Self
     where
-        T: wr::KernelQueuePairs + wc::KernelCompletionQueues,
+        T: wr::ClientQueuePairs + wc::ClientCompletionQueues,
     {
         self = self.with_queues();
         self.table.post_send = Some(wr::post_send::<T>);

@@ -26,11 +26,11 @@ use kernel::{
 /// ```
 /// use crate::rdma::{
 ///     cq::Cq,
-///     wc::{KernelCompletionQueues, Notify},
+///     wc::{ClientCompletionQueues, Notify},
 /// };
 ///
 /// /// Arms a CQ for any completion, and returns whether the CQ must be polled first.
-/// fn rearm<T: KernelCompletionQueues>(cq: &Cq<T>) -> Result<bool> {
+/// fn rearm<T: ClientCompletionQueues>(cq: &Cq<T>) -> Result<bool> {
 ///     let notify = Notify {
 ///         solicited_only: false,
 ///         report_missed: true,
@@ -38,7 +38,7 @@ use kernel::{
 ///     T::req_notify_cq(cq, notify)
 /// }
 /// ```
-pub trait KernelCompletionQueues: CompletionQueues {
+pub trait ClientCompletionQueues: CompletionQueues {
     /// Takes completions out of a CQ.
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
 
@@ -283,7 +283,7 @@ pub struct Notify {
 ///
 /// Called by a client as `poll_cq` of a device of `T`: `cq` is created, `wc` writable for `count`
 /// elements.
-pub(super) unsafe extern "C" fn poll_cq<T: KernelCompletionQueues>(
+pub(super) unsafe extern "C" fn poll_cq<T: ClientCompletionQueues>(
     cq: *mut bindings::ib_cq,
     count: c_int,
     wc: *mut bindings::ib_wc,
@@ -306,7 +306,7 @@ pub(super) unsafe extern "C" fn poll_cq<T: KernelCompletionQueues>(
 /// # Safety
 ///
 /// Called by a client as `req_notify_cq` of a device of `T`: `cq` is created.
-pub(super) unsafe extern "C" fn req_notify_cq<T: KernelCompletionQueues>(
+pub(super) unsafe extern "C" fn req_notify_cq<T: ClientCompletionQueues>(
     cq: *mut bindings::ib_cq,
     flags: bindings::ib_cq_notify_flags,
 ) -> c_int {

@@ -29,7 +29,7 @@ use kernel::prelude::*;
 
 /// A device whose QPs kernel clients post to. The callbacks run in any context. Several callbacks
 /// may run for one QP at the same time.
-pub trait KernelQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration {
+pub trait ClientQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. Requests that were posted before it stay
     /// posted.
     fn post_send(qp: &Qp<Self>, requests: &mut SendWrs<'_, Self>) -> Result;
@@ -88,7 +88,7 @@ impl SendFlags {
 }
 
 /// The operation of a send work request.
-pub enum SendOperation<'a, T: KernelQueuePairs> {
+pub enum SendOperation<'a, T: ClientQueuePairs> {
     /// SEND.
     Send,
     /// SEND with immediate data in network byte order.
@@ -170,16 +170,16 @@ pub struct Datagram<'a, T: AddressHandles> {
 ///
 /// ```
 /// use crate::rdma::wr::{
-///     Datagram, Inline, KernelQueuePairs, RemoteMemory, SendFlags, SendOperation, SendWr, Sge,
+///     ClientQueuePairs, Datagram, Inline, RemoteMemory, SendFlags, SendOperation, SendWr, Sge,
 /// };
 ///
 /// /// Bytes of the local memory of a work request.
-/// fn length<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> u32 {
+/// fn length<T: ClientQueuePairs>(request: &SendWr<'_, T>) -> u32 {
 ///     request.sges().iter().map(Sge::length).sum()
 /// }
 ///
 /// /// The inline payload of a SEND or an RDMA WRITE, for a device without other operations.
-/// fn inline_payload<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<KVec<u8>> {
+/// fn inline_payload<T: ClientQueuePairs>(request: &SendWr<'_, T>) -> Result<KVec<u8>> {
 ///     match request.operation()? {
 ///         SendOperation::Send => (),
 ///         SendOperation::RdmaWrite(RemoteMemory { addr, rkey }) => {
@@ -198,7 +198,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// }
 ///
 /// /// The destination QPN of a datagram.
-/// fn destination<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
+/// fn destination<T: ClientQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
 ///     let datagram: Datagram<'_, T> = request.datagram()?.ok_or(EINVAL)?;
 ///     Ok(datagram.remote_qpn)
 /// }
@@ -209,7 +209,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
 /// For SENDs, if `is_datagram`, this structure is `ib_ud_wr`, whose AH is null or belongs to a
 /// device of `T`. The MR of a REG_MR is of a device of `T`.
-pub struct SendWr<'a, T: KernelQueuePairs> {
+pub struct SendWr<'a, T: ClientQueuePairs> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
     /// Whether a kernel client posts the request, so that its inline payload is in memory of the
@@ -218,7 +218,7 @@ pub struct SendWr<'a, T: KernelQueuePairs> {
     _driver: PhantomData<&'a Ah<T>>,
 }
 
-impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
+impl<'a, T: ClientQueuePairs> SendWr<'a, T> {
     /// Id of the work request.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -367,10 +367,10 @@ impl<'a> Inline<'a> {
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::wr::{KernelQueuePairs, SendWr, SendWrs};
+/// use crate::rdma::wr::{ClientQueuePairs, SendWr, SendWrs};
 ///
 /// /// Posts work requests until the queue, which has `room`, is full.
-/// fn post<T: KernelQueuePairs>(
+/// fn post<T: ClientQueuePairs>(
 ///     requests: &mut SendWrs<'_, T>,
 ///     mut room: usize,
 ///     mut put: impl FnMut(SendWr<'_, T>) -> Result,
@@ -386,7 +386,7 @@ impl<'a> Inline<'a> {
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
 /// returned last.
-pub struct SendWrs<'a, T: KernelQueuePairs> {
+pub struct SendWrs<'a, T: ClientQueuePairs> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
@@ -396,7 +396,7 @@ pub struct SendWrs<'a, T: KernelQueuePairs> {
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
-impl<'a, T: KernelQueuePairs> Iterator for SendWrs<'a, T> {
+impl<'a, T: ClientQueuePairs> Iterator for SendWrs<'a, T> {
     type Item = SendWr<'a, T>;
 
     fn next(&mut self) -> Option<SendWr<'a, T>> {
@@ -481,7 +481,7 @@ impl<'a> Iterator for RecvWrs<'a> {
 ///
 /// Called by a client as `post_send` of a device of `T`: `qp` is created, `list` valid, `bad`
 /// writable.
-pub(super) unsafe extern "C" fn post_send<T: KernelQueuePairs>(
+pub(super) unsafe extern "C" fn post_send<T: ClientQueuePairs>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,
@@ -512,7 +512,7 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueuePairs>(
 ///
 /// Called by a client as `post_recv` of a device of `T`: `qp` is created, `list` valid, `bad`
 /// writable.
-pub(super) unsafe extern "C" fn post_recv<T: KernelQueuePairs>(
+pub(super) unsafe extern "C" fn post_recv<T: ClientQueuePairs>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,

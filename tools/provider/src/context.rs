@@ -25,7 +25,6 @@ use crate::driver_data::UverbsCommand;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
-use crate::kernel_queues;
 use crate::libibverbs;
 use crate::libibverbs::NoContext;
 use crate::lock::Threads;
@@ -40,6 +39,7 @@ use crate::qp_init;
 use crate::rate_limit;
 use crate::registration::Device;
 use crate::srq;
+use crate::uverbs_queues;
 
 /// Environment variable that is 1 if the program never uses a context in two threads at a time:
 /// queues are then not locked.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn alloc_context(
             let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
             let kernel = match has_own_rings {
                 true => None,
-                false => Some(&kernel_queues::OPERATIONS),
+                false => Some(&uverbs_queues::OPERATIONS),
             };
             let mut tables = [&OPERATIONS].into_iter().chain(kernel);
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is

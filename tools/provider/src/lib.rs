@@ -23,7 +23,7 @@
 //! | [`completion`] | conversion of a CQE to an `ibv_wc` |
 //! | `wr`, [`post`], [`wqe`] | work requests of libibverbs; checks against the QP's limits; WQEs |
 //! | [`work_ring`], [`shared_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
-//! | `kernel_queues` | the verbs of queues in the kernel, for devices without rings in user memory |
+//! | `uverbs_queues` | queues that the kernel serves through uverbs, for devices without rings in user memory |
 //! | [`lock`], `deferred`, `table` | the lock of a queue; work that control verbs leave to its holder; QPs by number |
 //! | `glibc` | functions that old versions of glibc lack |
 //! | `allocation`, [`arc`] | fallible heap allocation |
@@ -46,7 +46,6 @@ mod errno;
 pub mod ffi;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 mod glibc;
-mod kernel_queues;
 pub mod layouts;
 pub mod libibverbs;
 pub mod lock;
@@ -66,6 +65,7 @@ pub mod shared_ring;
 pub mod srq;
 mod sync;
 mod table;
+mod uverbs_queues;
 mod verbs_qp;
 pub mod work_ring;
 pub mod wqe;

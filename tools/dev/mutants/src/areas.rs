@@ -26,7 +26,7 @@ const ROOT: &str = "drivers/infiniband/hw/virtio_rdma/";
 /// Areas of the driver. The first prefix that fits a file counts.
 const DRIVER: &[Area] = &[
     area("netdev.rs", "driver: device", "netdev"),
-    area("verbs/kernel_queues/", "driver: kernel queues", "kernel"),
+    area("verbs/client_queues/", "driver: client queues", "kernel"),
     area("verbs/counters.rs", "driver: verbs", "statistic"),
     area("verbs/details.rs", "driver: verbs", "link"),
     area("verbs/device.rs", "driver: verbs", "link"),

@@ -3,12 +3,12 @@
 //! Completion queues.
 
 use super::{
-    device::IbDevice,
-    kernel_queues::{
+    client_queues::{
         cq::KernelCq,
         cq_backend::CqBackend,
         ring::KernelRing, //
     },
+    device::IbDevice,
     user_ring::{
         Moved,
         UserQueue, //

@@ -138,7 +138,7 @@ impl rdma::Driver for IbDevice {
         .with_address_handles()
         .with_queues()
         .with_multicast_groups()
-        .with_kernel_queues()
+        .with_client_queues()
         .with_user_contexts()
         .with_user_queues()
         .with_shared_receive_queues()

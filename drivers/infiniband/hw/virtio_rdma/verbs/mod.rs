@@ -13,7 +13,7 @@
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
 //! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
 //! | [`user_ring`] | queues in rings of processes |
-//! | [`kernel_queues`] | queues that the kernel posts to and polls |
+//! | [`client_queues`] | queues of kernel clients |
 //! | [`pages`] | page lists of MRs and of rings |
 //! | [`cq`] | CQs |
 //! | [`qp`], [`modify`], [`rate_limit`], [`multicast`] | QPs, their attributes and their groups |
@@ -32,13 +32,13 @@ macro_rules! assert_same {
 }
 
 mod ah;
+mod client_queues;
 mod counters;
 mod cq;
 mod details;
 mod device;
 mod dmabuf;
 mod gid;
-mod kernel_queues;
 mod modify;
 mod mr;
 mod multicast;

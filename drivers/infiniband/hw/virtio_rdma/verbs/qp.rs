@@ -5,11 +5,11 @@
 mod create;
 
 use super::{
-    device::IbDevice,
-    kernel_queues::qp::{
+    client_queues::qp::{
         Attached,
         KernelQp, //
     },
+    device::IbDevice,
     user_ring::UserRing, //
 };
 use crate::{

@@ -3,11 +3,11 @@
 //! Shared receive queues.
 
 use super::{
-    device::IbDevice,
-    kernel_queues::{
+    client_queues::{
         ring::KernelRing,
         srq::KernelSrq, //
     },
+    device::IbDevice,
     user_ring::{
         Moved,
         UserQueue, //

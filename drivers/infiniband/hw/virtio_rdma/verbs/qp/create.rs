@@ -67,8 +67,7 @@ use crate::{
     transport::Transport,
     verbs::{
         self,
-        device::IbDevice,
-        kernel_queues::{
+        client_queues::{
             qp::{
                 Attached,
                 Client,
@@ -81,6 +80,7 @@ use crate::{
                 SharedSource, //
             }, //
         },
+        device::IbDevice,
         user_ring::UserRing, //
     }, //
 };

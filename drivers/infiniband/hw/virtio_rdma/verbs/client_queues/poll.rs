@@ -38,10 +38,10 @@ use crate::{
     rdma::{
         cq::Cq,
         wc::{
+            ClientCompletionQueues,
             Completions,
             DatagramSource,
             Extra,
-            KernelCompletionQueues,
             Notify,
             Wc, //
             WcOpcode,
@@ -77,7 +77,7 @@ assert_same! {
     ib::WcStatus::GeneralErr => ib_wc_status_IB_WC_GENERAL_ERR,
 }
 
-impl KernelCompletionQueues for IbDevice {
+impl ClientCompletionQueues for IbDevice {
     #[inline]
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
         let pkeys = cq.device().port.pkey_tbl_len;

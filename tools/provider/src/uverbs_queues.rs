@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues in the kernel, for devices without rings in user memory: each verb is a system call.
+//! Queues that the kernel serves through uverbs, for devices without rings in user memory: each
+//! verb is a system call.
 //!
 //! The kernel copies work requests and completions. Inline payload is not supported, since uverbs
 //! does not pass it on. Extended CQs and QPs are not supported: each of their functions would be a

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues that the kernel posts to and polls: for its own clients, and in virtqueue mode for
-//! processes too.
+//! Queues of kernel clients. In virtqueue mode, the kernel uses them for processes too.
 //!
 //! | module | content |
 //! |---|---|

@@ -16,7 +16,7 @@ use crate::{
         self,
         qp_attr::QpState,
         wr::{
-            KernelQueuePairs,
+            ClientQueuePairs,
             RecvWr,
             RecvWrs,
             SendWr,
@@ -30,7 +30,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-impl KernelQueuePairs for IbDevice {
+impl ClientQueuePairs for IbDevice {
     #[inline]
     fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendWrs<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
