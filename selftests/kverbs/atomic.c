@@ -9,7 +9,7 @@
 
 #include <linux/atomic.h>
 
-#define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
+#define ACCESS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 		 IB_ACCESS_REMOTE_ATOMIC)
 
 /* Posts an atomic operation of A on the number at @offset in B's memory. The operation writes the
@@ -147,7 +147,7 @@ static bool test_drain(struct pair *pair)
 /* Runs a test with an MR over all memory: the core's own MR does not allow atomics. */
 static bool with_mr(struct pair *pair, bool (*test)(struct pair *pair, struct ib_mr *mr))
 {
-	struct ib_mr *mr = pair->dev->ops.get_dma_mr(pair->pd, RIGHTS);
+	struct ib_mr *mr = pair->dev->ops.get_dma_mr(pair->pd, ACCESS);
 	bool passed;
 
 	EXPECT(!IS_ERR(mr));

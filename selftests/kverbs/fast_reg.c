@@ -17,7 +17,7 @@
 #define PAGES	4
 #define START	200
 #define LENGTH	(PAGES * PAGE_SIZE - START - 300)
-#define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ)
+#define ACCESS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ)
 
 struct fast {
 	struct ib_mr *mr;
@@ -189,7 +189,7 @@ static bool write_and_read(struct pair *pair, struct fast *fast)
 	u32 key = fast->mr->rkey, length = 6000, offset = PAGE_SIZE - START - 10;
 
 	fill(&pair->a, 1);
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	EXPECT(write_mr(pair, fast, key, offset, length, IB_WC_SUCCESS));
 	EXPECT(holds(fast, offset, pair->a.memory, length));
 	EXPECT(!*at(fast, offset - 1) && !*at(fast, offset + length));
@@ -203,8 +203,8 @@ static bool write_and_read(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* The MR has the rights of its last registration. */
-static bool rights(struct pair *pair, struct fast *fast)
+/* The MR has the access flags of its last registration. */
+static bool access_flags(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
 	struct work *recv = work_get();
@@ -234,7 +234,7 @@ static bool local_inv(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
 
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	EXPECT(invalidate(&pair->b, key, IB_WC_SUCCESS));
 	EXPECT(write_mr(pair, fast, key, 0, 64, IB_WC_REM_ACCESS_ERR));
 	EXPECT(!*at(fast, 0));
@@ -242,7 +242,7 @@ static bool local_inv(struct pair *pair, struct fast *fast)
 	EXPECT(!pair_connect(pair));
 	ib_update_fast_reg_key(fast->mr, ib_inc_rkey(key));
 	EXPECT(fast->mr->rkey != key);
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	fill(&pair->a, 9);
 	EXPECT(write_mr(pair, fast, fast->mr->rkey, 0, 64, IB_WC_SUCCESS));
 	EXPECT(holds(fast, 0, pair->a.memory, 64));
@@ -270,7 +270,7 @@ static bool send_inv(struct pair *pair, struct fast *fast)
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 100);
 
 	wr.sg_list = &sge;
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	fill(&pair->a, 3);
 	recv = work_get();
 	send = work_get();
@@ -286,7 +286,7 @@ static bool send_inv(struct pair *pair, struct fast *fast)
 	EXPECT(write_mr(pair, fast, key, 0, 64, IB_WC_REM_ACCESS_ERR));
 
 	EXPECT(!pair_connect(pair));
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	EXPECT(write_mr(pair, fast, key, 0, 64, IB_WC_SUCCESS));
 	wr.ex.invalidate_rkey = pair->pd->unsafe_global_rkey;
 	work_init(send);
@@ -337,19 +337,19 @@ static bool bad_reg(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
 
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_MW_BIND_ERR));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
 	EXPECT(invalidate(&pair->b, key, IB_WC_SUCCESS));
 	fast->mr->rkey = key + 0x100;
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_MW_BIND_ERR));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_MW_BIND_ERR));
 	fast->mr->rkey = key;
 	EXPECT(!pair_connect(pair));
 	EXPECT(reg(&pair->b, fast, IB_ACCESS_REMOTE_WRITE, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
 	EXPECT(invalidate(&pair->b, key, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_SUCCESS));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_SUCCESS));
 	return true;
 }
 
@@ -389,7 +389,7 @@ static bool refuses(struct pair *pair, struct fast *fast, struct ib_qp *qp)
 {
 	struct work *work = work_get();
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
-	struct ib_reg_wr reg = reg_wr_of(fast, work, RIGHTS);
+	struct ib_reg_wr reg = reg_wr_of(fast, work, ACCESS);
 	struct ib_send_wr local_inv = {
 		.wr_cqe = &work->cqe,
 		.opcode = IB_WR_LOCAL_INV,
@@ -440,7 +440,7 @@ static bool wrong_pd(struct pair *pair, struct fast *fast)
 		.send_flags = IB_SEND_SIGNALED,
 	};
 
-	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_MW_BIND_ERR));
+	EXPECT(reg(&pair->b, fast, ACCESS, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
 	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, pd->unsafe_global_rkey,
 		    IB_WC_REM_ACCESS_ERR));
@@ -560,7 +560,7 @@ static bool with_mr(struct pair *pair, struct ib_pd *pd,
 
 TEST_WITH_MR(map_mr)
 TEST_WITH_MR(write_and_read)
-TEST_WITH_MR(rights)
+TEST_WITH_MR(access_flags)
 TEST_WITH_MR(local_inv)
 TEST_WITH_MR(send_inv)
 TEST_WITH_MR(read_inv)
@@ -612,7 +612,7 @@ static bool test_refused(struct pair *pair)
 		.wr = { .opcode = IB_WR_REG_MR },
 		.mr = pair->pd->__internal_mr,
 		.key = key,
-		.access = RIGHTS,
+		.access = ACCESS,
 	};
 	struct ib_mr *mr = ib_alloc_mr(pair->pd, IB_MR_TYPE_MEM_REG, 1);
 	bool is_refused = mr == ERR_PTR(-EINVAL);
@@ -641,7 +641,7 @@ const struct test fast_reg_tests[] = {
 	/* abi: R-333 */
 	{ "reg_mr_write_and_read", test_write_and_read, has_fast_reg },
 	/* abi */
-	{ "reg_mr_rights", test_rights, has_fast_reg },
+	{ "reg_mr_access_flags", test_access_flags, has_fast_reg },
 	/* abi */
 	{ "local_inv", test_local_inv, has_fast_reg },
 	/* abi */

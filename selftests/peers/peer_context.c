@@ -28,7 +28,7 @@
 #define START 0x1000ul
 #define SIZE (8 * 4096ul)
 
-#define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 #define check(condition) \
 	do { \
@@ -109,7 +109,7 @@ static void connect_to(struct side *side, const struct side *other, int gid_inde
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
-		.qp_access_flags = RIGHTS,
+		.qp_access_flags = ACCESS,
 	};
 
 	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
@@ -194,7 +194,7 @@ static void no_peer(void)
 {
 	struct side side = side_of(attach(7, "not looked at", 0));
 
-	check(!reg(side.pd, START, 4096, RIGHTS) && errno == EFAULT);
+	check(!reg(side.pd, START, 4096, ACCESS) && errno == EFAULT);
 	close_side(&side);
 }
 
@@ -209,9 +209,9 @@ static int data(int gid_index)
 	check(buffer && own);
 	connect_to(&peer, &plain, gid_index);
 	connect_to(&plain, &peer, gid_index);
-	there = reg(peer.pd, START, SIZE, RIGHTS);
+	there = reg(peer.pd, START, SIZE, ACCESS);
 	check(there);
-	here = reg(plain.pd, (uintptr_t)buffer, SIZE, RIGHTS);
+	here = reg(plain.pd, (uintptr_t)buffer, SIZE, ACCESS);
 	check(here);
 
 	/* Remote operations address the peer's memory by the peer's own addresses. */
@@ -226,7 +226,7 @@ static int data(int gid_index)
 		check(buffer[at] == (at >= 5000 && at < 8000 ? 0xee : first(at, 7)));
 
 	/* A region that starts in the middle of a page, as the local source of a WRITE. */
-	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, RIGHTS);
+	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, ACCESS);
 	check(part);
 	memset(buffer, 0, SIZE);
 	run(&peer, IBV_WR_RDMA_WRITE, part, START + 2 * 4096 + 1000, 2000, here,
@@ -237,13 +237,13 @@ static int data(int gid_index)
 
 	/* In the same context, an address that is not the peer's is the process's own. */
 	memset(own, 0x5a, SIZE);
-	mine = reg(peer.pd, (uintptr_t)own, SIZE, RIGHTS);
+	mine = reg(peer.pd, (uintptr_t)own, SIZE, ACCESS);
 	check(mine);
 	run(&peer, IBV_WR_RDMA_WRITE, mine, (uintptr_t)own, SIZE, here, (uintptr_t)buffer);
 	check(!memcmp(own, buffer, SIZE));
 
 	/* Each context has memory of its own at the same address. */
-	others = reg(other.pd, START, SIZE, RIGHTS);
+	others = reg(other.pd, START, SIZE, ACCESS);
 	check(others);
 	check(!ibv_destroy_qp(peer.qp));
 	peer.qp = ibv_create_qp(peer.pd, &(struct ibv_qp_init_attr) {
@@ -263,8 +263,8 @@ static int data(int gid_index)
 
 	/* Impossible registrations: beyond the end, with windows, and a change of a region's memory
 	 * to the peer's. */
-	check(!reg(peer.pd, START + 4096, SIZE, RIGHTS) && errno == EFAULT);
-	check(!reg(peer.pd, START, SIZE, RIGHTS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
+	check(!reg(peer.pd, START + 4096, SIZE, ACCESS) && errno == EFAULT);
+	check(!reg(peer.pd, START, SIZE, ACCESS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
 	errno = 0;
 	check(ibv_rereg_mr(mine, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)START, 4096, 0) &&
 	      errno == EOPNOTSUPP);
@@ -287,7 +287,7 @@ static int hold(void)
 {
 	struct side side = side_of(attach_sample(7));
 
-	check(reg(side.pd, START, SIZE, RIGHTS));
+	check(reg(side.pd, START, SIZE, ACCESS));
 	puts("attached");
 	fflush(stdout);
 	/* Nothing is cleaned up: the device may be gone by then. */

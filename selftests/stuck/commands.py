@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 """Runs verbs that wait for the device.
 
-Arguments: the device, and a FIFO. Commands on standard input: "rereg" changes the rights of an MR,
-"dereg" deregisters an MR over the memory of the test exporter, "register" registers this memory.
-Each begins in a thread of its own, and prints its name and "done" at its end. For each line in the
-FIFO, another process waits for the reservation of this memory, as other users of the buffer do, and
-prints "use done". It is a process, since pyverbs lets no other thread run during a verb.
+Arguments: the device, and a FIFO. Commands on standard input: "rereg" changes the access flags of
+an MR, "dereg" deregisters an MR over the memory of the test exporter, "register" registers this
+memory. Each begins in a thread of its own, and prints its name and "done" at its end. For each line
+in the FIFO, another process waits for the reservation of this memory, as other users of the buffer
+do, and prints "use done". It is a process, since pyverbs lets no other thread run during a verb.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from pyverbs.mr import MR, DmaBufMR
 from pyverbs.pd import PD
 
 LENGTH = 65536
-RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
+ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
 # From linux/dma-buf.h.
 EXPORT_SYNC_FILE = 0xC0086202
 IMPORT_SYNC_FILE = 0x40086203
@@ -58,13 +58,13 @@ def main():
         os._exit(0)
     context = Context(name=sys.argv[1])
     pd = PD(context)
-    plain = MR(pd, LENGTH, RIGHTS)
-    over_buffer = DmaBufMR(pd, LENGTH, RIGHTS, dmabuf=buffer)
+    plain = MR(pd, LENGTH, ACCESS)
+    over_buffer = DmaBufMR(pd, LENGTH, ACCESS, dmabuf=buffer)
     late = []
     verbs = {
         "rereg": lambda: plain.rereg(IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE),
         "dereg": over_buffer.close,
-        "register": lambda: late.append(DmaBufMR(pd, LENGTH, RIGHTS, dmabuf=buffer)),
+        "register": lambda: late.append(DmaBufMR(pd, LENGTH, ACCESS, dmabuf=buffer)),
     }
 
     def run(name):

@@ -934,7 +934,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_DETACH_MCAST 28
 /* Query the counters of a port. */
 #define VIRTIO_RDMA_CMD_QUERY_COUNTERS 29
-/* Change rights, PD or memory of an MR that was created with its pages. */
+/* Change access flags, PD or memory of an MR that was created with its pages. */
 #define VIRTIO_RDMA_CMD_REREG_MR 30
 /* Revoke the device's access to the memory of an MR. */
 #define VIRTIO_RDMA_CMD_REVOKE_MR 31
@@ -1312,7 +1312,7 @@ struct virtio_rdma_cmd_destroy_pd {
 /**
  * struct virtio_rdma_cmd_get_dma_mr - struct cmd_get_dma_mr
  * @pdn: PD
- * @access_flags: access rights
+ * @access_flags: access flags
  */
 struct virtio_rdma_cmd_get_dma_mr {
 	__le32 pdn;
@@ -1335,7 +1335,7 @@ struct virtio_rdma_rsp_mr {
 /**
  * struct virtio_rdma_cmd_create_mr - struct cmd_create_mr
  * @pdn: PD
- * @access_flags: access rights
+ * @access_flags: access flags
  * @max_num_sg: maximum number of pages that the MR may have
  */
 struct virtio_rdma_cmd_create_mr {
@@ -1372,7 +1372,7 @@ struct virtio_rdma_rsp_map_mr_sg {
  * struct virtio_rdma_cmd_reg_user_mr - struct cmd_reg_user_mr. The first byte is at offset
  *	start % 4096 of the first page
  * @pdn: PD
- * @access_flags: access rights
+ * @access_flags: access flags
  * @start: address in the process's address space
  * @length: length in bytes
  * @virt_addr: address of the first byte, as used in work requests
@@ -1472,7 +1472,7 @@ struct virtio_rdma_cmd_dealloc_mw {
  * struct virtio_rdma_cmd_rereg_mr - REREG_MR. The keys of the MR do not change
  * @mrn: MR
  * @flags: the parts to change. Fields of memory for other parts are ignored
- * @memory: the new memory, PD and access rights
+ * @memory: the new memory, PD and access flags
  */
 struct virtio_rdma_cmd_rereg_mr {
 	__le32 mrn;
@@ -1917,7 +1917,7 @@ struct virtio_rdma_datagram {
  * struct virtio_rdma_reg - wr.reg
  * @mrn: MR
  * @key: the new key of the MR
- * @access: the new access rights of the MR
+ * @access: the new access flags of the MR
  */
 struct virtio_rdma_reg {
 	__le32 mrn;
@@ -1955,7 +1955,8 @@ struct virtio_rdma_reg_pages {
  *	is not bound
  * @rkey: the window's new R_Key, in which only bits 7-0 may differ
  * @lkey: L_Key of the MR; ignored if length is 0
- * @access: access rights of the window: rights of peers, and whether its addresses start at 0
+ * @access: access flags of the window: what peers may do, and whether its addresses start at
+ *	0
  * @reserved: reserved, zero
  */
 struct virtio_rdma_bind_mw {

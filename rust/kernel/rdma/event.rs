@@ -79,7 +79,7 @@ events! {
         Fatal = ib_event_type_IB_EVENT_QP_FATAL,
         /// The responder received an invalid request.
         RequestError = ib_event_type_IB_EVENT_QP_REQ_ERR,
-        /// The responder received a request that violates access rights.
+        /// The responder received a request that violates the access flags of the QP or MR.
         AccessError = ib_event_type_IB_EVENT_QP_ACCESS_ERR,
         /// The first packet arrived while the QP was in RTR.
         CommunicationEstablished = ib_event_type_IB_EVENT_COMM_EST,

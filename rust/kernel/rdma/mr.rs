@@ -151,7 +151,7 @@ pub trait FastRegistration: MemoryRegions {
     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
-/// Access rights to memory: bits of `enum ib_access_flags`.
+/// Access flags of memory: bits of `enum ib_access_flags`.
 ///
 /// # Examples
 ///
@@ -185,7 +185,7 @@ pub struct UserMemory {
     pub length: u64,
     /// The address by which work requests name the first byte.
     pub iova: u64,
-    /// Access rights of the MR.
+    /// Access flags of the MR.
     pub access: AccessFlags,
 }
 
@@ -200,7 +200,7 @@ pub struct DmabufMemory {
     pub length: u64,
     /// The address by which work requests name the first byte.
     pub iova: u64,
-    /// Access rights of the MR.
+    /// Access flags of the MR.
     pub access: AccessFlags,
 }
 
@@ -211,8 +211,8 @@ pub struct DmabufMemory {
 /// ```
 /// use crate::rdma::mr::{AccessFlags, MrChange};
 ///
-/// /// The rights of an MR after a change.
-/// fn rights(before: AccessFlags, change: &MrChange) -> AccessFlags {
+/// /// The access flags of an MR after a change.
+/// fn access_flags(before: AccessFlags, change: &MrChange) -> AccessFlags {
 ///     match *change {
 ///         MrChange::Nothing => before,
 ///         MrChange::Access(access) => access,
@@ -224,7 +224,7 @@ pub struct DmabufMemory {
 pub enum MrChange {
     /// No change other than the PD.
     Nothing,
-    /// New access rights.
+    /// New access flags.
     Access(AccessFlags),
     /// New memory.
     Memory {
@@ -234,7 +234,7 @@ pub enum MrChange {
         length: u64,
         /// The address by which work requests name the first byte.
         iova: u64,
-        /// New access rights; `None` keeps the access rights of the MR.
+        /// New access flags; `None` keeps the access flags of the MR.
         access: Option<AccessFlags>,
     },
 }
@@ -306,7 +306,7 @@ impl<'a, T: MemoryRegions> FastReg<'a, T> {
         self.key
     }
 
-    /// The new access rights of the MR.
+    /// The new access flags of the MR.
     pub fn access(&self) -> AccessFlags {
         self.access
     }

@@ -67,7 +67,7 @@ core_enum! {
 pub struct QpAttrMask(pub u32);
 
 impl QpAttrMask {
-    /// Access rights of the peer.
+    /// Access flags of the peer.
     pub const ACCESS_FLAGS: Self = Self(bindings::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS);
     /// The primary path.
     pub const PATH: Self = Self(bindings::ib_qp_attr_mask_IB_QP_AV);
@@ -269,7 +269,7 @@ impl<'a> QpModification<'a> {
         self.mask
     }
 
-    /// The new rights of the peer, bits of `enum ib_access_flags`, if the mask names them.
+    /// The new access flags of the peer, bits of `enum ib_access_flags`, if the mask names them.
     pub fn qp_access_flags(&self) -> Option<u32> {
         if !self.mask.contains(QpAttrMask::ACCESS_FLAGS) {
             return None;

@@ -131,7 +131,7 @@ impl Umem {
         Ok(u8::try_from(size.trailing_zeros())?)
     }
 
-    /// Checks whether the memory can get other access rights: `EACCES` for write access if it was
+    /// Checks whether the memory can get other access flags: `EACCES` for write access if it was
     /// pinned read-only.
     pub fn check_access(&self, access: AccessFlags) -> Result {
         let flags = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS as c_int;

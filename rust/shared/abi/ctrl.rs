@@ -104,7 +104,7 @@ wire_enum! {
         DetachMcast = 28,
         /// Query the counters of a port.
         QueryCounters = 29,
-        /// Change rights, PD or memory of an MR that was created with its pages.
+        /// Change access flags, PD or memory of an MR that was created with its pages.
         ReregMr = 30,
         /// Revoke the device's access to the memory of an MR.
         RevokeMr = 31,

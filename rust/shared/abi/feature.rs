@@ -124,8 +124,8 @@ impl Feature {
         }
     }
 
-    /// Access rights that require the feature.
-    pub const fn rights(self) -> AccessFlags {
+    /// Access flags that require the feature.
+    pub const fn access_flags(self) -> AccessFlags {
         match self {
             Self::MemWindows => AccessFlags::MW_BIND,
             Self::Flush => AccessFlags::FLUSH_GLOBAL.union(AccessFlags::FLUSH_PERSISTENT),

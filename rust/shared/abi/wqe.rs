@@ -176,7 +176,7 @@ wire_struct! {
         0 => mrn: MrNumber,
         /// The new key of the MR.
         4 => key: u32,
-        /// The new access rights of the MR.
+        /// The new access flags of the MR.
         8 => access: AccessFlags,
     }
 }
@@ -219,7 +219,7 @@ wire_struct! {
         20 => rkey: u32,
         /// L_Key of the MR; ignored if `length` is 0.
         24 => lkey: u32,
-        /// Access rights of the window: rights of peers, and whether its addresses start at 0.
+        /// Access flags of the window: what peers may do, and whether its addresses start at 0.
         28 => access: AccessFlags,
         /// Reserved, zero.
         32 => reserved: [u8; 4],

@@ -18,7 +18,7 @@ pub fn check_number(qpn: Qpn, is_gsi: bool) -> Result<(), InvalidResponse> {
 }
 
 /// Checks the attributes of a QP. Limits PSNs and the peer's QPN to 24 bits and masks unknown
-/// rights.
+/// access flags.
 ///
 /// # Errors
 ///

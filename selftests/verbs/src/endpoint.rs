@@ -174,7 +174,8 @@ impl Endpoint {
         Ok(self.recv.wait(1, LIMIT)?[0])
     }
 
-    /// Registers `length` bytes of new memory in the endpoint's PD with the rights [`access::ALL`].
+    /// Registers `length` bytes of new memory in the endpoint's PD with the access flags
+    /// [`access::ALL`].
     pub fn memory(&self, length: usize) -> Result<Mr> {
         Mr::new(&self.pd, length, access::ALL)
     }

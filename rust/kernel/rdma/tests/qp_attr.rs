@@ -75,8 +75,8 @@ suite! { rust_rdma_qp_attr {
         }
     }
 
-    /// Rights are a signed number in the core's structure.
-    fn all_bits_of_rights_are_passed_on() {
+    /// Access flags are a signed number in the core's structure.
+    fn all_bits_of_access_flags_are_passed_on() {
         let attr = pattern();
         // SAFETY: All bytes are initialized.
         let modification = unsafe { QpModification::new(&attr, QpAttrMask::ACCESS_FLAGS.0) };

@@ -35,7 +35,7 @@ wire_struct! {
     pub struct CmdGetDmaMr: 8 {
         /// PD.
         0 => pdn: Pdn,
-        /// Access rights.
+        /// Access flags.
         4 => access_flags: AccessFlags,
     }
 }
@@ -58,7 +58,7 @@ wire_struct! {
     pub struct CmdCreateMr: 12 {
         /// PD.
         0 => pdn: Pdn,
-        /// Access rights.
+        /// Access flags.
         4 => access_flags: AccessFlags,
         /// Maximum number of pages that the MR may have.
         8 => max_num_sg: u32,
@@ -96,7 +96,7 @@ wire_struct! {
     pub struct CmdRegUserMr: 44 {
         /// PD.
         0 => pdn: Pdn,
-        /// Access rights.
+        /// Access flags.
         4 => access_flags: AccessFlags,
         /// Address in the process's address space.
         8 => start: u64,
@@ -205,7 +205,7 @@ wire_struct! {
         0 => mrn: MrNumber,
         /// The parts to change. Fields of `memory` for other parts are ignored.
         4 => flags: ReregFlags,
-        /// The new memory, PD and access rights.
+        /// The new memory, PD and access flags.
         8 => memory: CmdRegUserMrPages,
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::context::created;
 use super::{check, ffi, Context};
 
-/// Access rights, `enum ibv_access_flags`.
+/// Access flags, `enum ibv_access_flags`.
 pub mod access {
     use super::ffi;
 
@@ -247,8 +247,8 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Changes the PD, the memory and the rights, each only if its argument is `Some`. The new
-    /// memory has `length` bytes. After an error, nothing is changed unless the error says
+    /// Changes the PD, the memory and the access flags, each only if its argument is `Some`. The
+    /// new memory has `length` bytes. After an error, nothing is changed unless the error says
     /// otherwise.
     pub fn change(
         &mut self,

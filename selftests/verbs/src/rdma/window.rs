@@ -29,7 +29,7 @@ pub struct Shown<'a> {
     pub offset: usize,
     /// Length of the window in bytes.
     pub length: usize,
-    /// Access rights of peers.
+    /// Access flags of peers.
     pub access: u32,
 }
 

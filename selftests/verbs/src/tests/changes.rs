@@ -14,14 +14,15 @@ use crate::session::{errno, refused, Remote, Session, LIMIT};
 const EINVAL: i32 = 22;
 const SIZE: usize = 8192;
 
-/// Changes of rights, PD and memory, alone and together, take effect for the peer and keep the
-/// keys.
+/// Changes of access flags, PD and memory, alone and together, take effect for the peer and keep
+/// the keys.
 // abi
 pub fn changed(session: &mut Session) -> Result<()> {
     const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
     const OK: u32 = ffi::IBV_WC_SUCCESS;
     type Change = (bool, bool, Option<u32>);
-    // Rights of the region, changes (PD, memory, new rights), and status of a WRITE afterwards.
+    // Access flags of the region, changes (PD, memory, new access flags), and status of a WRITE
+    // afterwards.
     let read = access::LOCAL_WRITE | access::REMOTE_READ;
     let forms: [(u32, Change, u32); 9] = [
         (read, (false, false, Some(access::ALL)), OK),
@@ -34,7 +35,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
         (read, (true, false, Some(access::ALL)), REFUSED),
         (read, (true, true, Some(access::ALL)), REFUSED),
     ];
-    for (seed, (rights, (pd, memory, new_rights), status)) in (1..).zip(forms) {
+    for (seed, (access, (pd, memory, new_access), status)) in (1..).zip(forms) {
         let end = Endpoint::connect(session, &Options::default())?;
         let source = end.memory(SIZE)?;
         if session.active() {
@@ -45,10 +46,10 @@ pub fn changed(session: &mut Session) -> Result<()> {
             session.peer.meet()?;
             continue;
         }
-        let mut mr = Mr::new(&end.pd, 2 * SIZE, rights)?;
+        let mut mr = Mr::new(&end.pd, 2 * SIZE, access)?;
         let other = Pd::new(&session.context)?;
         let (lkey, rkey) = (mr.lkey(), mr.rkey());
-        mr.change(pd.then_some(&other), memory.then_some(3 * SIZE), new_rights)?;
+        mr.change(pd.then_some(&other), memory.then_some(3 * SIZE), new_access)?;
         ensure!((mr.lkey(), mr.rkey()) == (lkey, rkey), "the keys changed");
         session.peer.say(&[mr.addr(), mr.rkey().into()])?;
         session.peer.meet()?;
@@ -78,15 +79,19 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         Ok(())
     };
     expect("no change", mr.change(None, None, None), EINVAL)?;
-    let rights = Some(access::REMOTE_WRITE);
-    expect("remote rights alone", mr.change(None, None, rights), EINVAL)?;
+    let access = Some(access::REMOTE_WRITE);
+    expect(
+        "remote access flags alone",
+        mr.change(None, None, access),
+        EINVAL,
+    )?;
     let Remote { addr, rkey } = session.swap_memory(&mr)?;
     end.run(Op::Write(addr, rkey), &[source.sge(0, 8)])?.ok()?;
     session.peer.meet()
 }
 
-/// Rights are removed while the peer reads. READs return the data until one is refused. After the
-/// rights are restored, READs return the data again.
+/// Access flags are removed while the peer reads. READs return the data until one is refused. After
+/// the access flags are restored, READs return the data again.
 // abi
 pub fn under_traffic(session: &mut Session) -> Result<()> {
     for seed in 0..20 {
@@ -119,7 +124,11 @@ pub fn under_traffic(session: &mut Session) -> Result<()> {
             session.peer.meet()?;
             session.peer.meet()?;
             read(&next)?.ok()?;
-            compare("with the rights back", &target.read(0, SIZE), &expected)?;
+            compare(
+                "with the access flags restored",
+                &target.read(0, SIZE),
+                &expected,
+            )?;
         } else {
             session.peer.meet()?;
             mr.change(None, None, Some(access::LOCAL_WRITE))?;

@@ -180,8 +180,8 @@ pub fn gigabytes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The same memory is registered several times with different rights.
-pub fn several_rights(session: &mut Session) -> Result<()> {
+/// The same memory is registered several times with different access flags.
+pub fn several_access_flags(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let whole = end.memory(3 * 4096)?;
     let readable = whole.register_again(access::REMOTE_READ)?;

@@ -106,7 +106,7 @@ pub fn values(session: &mut Session) -> Result<()> {
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let writable = access::LOCAL_WRITE | access::REMOTE_WRITE;
-    for (admitted, rights, offset, status) in [
+    for (admitted, access, offset, status) in [
         (
             access::REMOTE_WRITE,
             writable,
@@ -133,7 +133,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         ),
     ] {
         let side = Side::new(session, admitted)?;
-        let mr = Mr::new(&side.pd, SIZE, rights)?;
+        let mr = Mr::new(&side.pd, SIZE, access)?;
         let Remote { addr, rkey } = session.swap_memory(&mr)?;
         if session.active() {
             side.fails(Op::AtomicWrite(addr + offset as u64, rkey, [1; 8]), status)?;
@@ -148,8 +148,8 @@ pub fn refusals(session: &mut Session) -> Result<()> {
 // abi
 pub fn range_and_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, access::REMOTE_WRITE | FLUSHES)?;
-    let rights = access::LOCAL_WRITE | access::REMOTE_WRITE | access::FLUSH_GLOBAL;
-    let mr = Mr::new(&side.pd, SIZE, rights)?;
+    let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::FLUSH_GLOBAL;
+    let mr = Mr::new(&side.pd, SIZE, access)?;
     let own = Mr::new(&side.pd, SIZE, access::LOCAL_WRITE)?;
     let Remote { addr, rkey } = session.swap_memory(&mr)?;
     for (seed, (level, start, length)) in (1..).zip([
@@ -181,13 +181,13 @@ pub fn range_and_region(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// FLUSHes are refused for memory without the right, wrong keys and ranges, and QPs that do not
-/// admit them.
+/// FLUSHes are refused for memory without the access flag, wrong keys and ranges, and QPs that do
+/// not admit them.
 // abi: R-756
 pub fn flush_refusals(session: &mut Session) -> Result<()> {
     let flushable = access::LOCAL_WRITE | access::FLUSH_GLOBAL;
     let access_error = ffi::IBV_WC_REM_ACCESS_ERR;
-    for (admitted, rights, length, types, level, status) in [
+    for (admitted, access, length, types, level, status) in [
         (FLUSHES, access::LOCAL_WRITE, 8, GLOBAL, RANGE, access_error),
         (
             FLUSHES,
@@ -202,7 +202,7 @@ pub fn flush_refusals(session: &mut Session) -> Result<()> {
         (0, flushable, 8, GLOBAL, RANGE, ffi::IBV_WC_REM_INV_REQ_ERR),
     ] {
         let side = Side::new(session, admitted)?;
-        let mr = Mr::new(&side.pd, SIZE, rights)?;
+        let mr = Mr::new(&side.pd, SIZE, access)?;
         let Remote { addr, rkey } = session.swap_memory(&mr)?;
         if session.active() {
             side.fails(Op::Flush(addr, rkey, length, types, level), status)?;
@@ -216,8 +216,8 @@ pub fn flush_refusals(session: &mut Session) -> Result<()> {
 // abi
 pub fn persistent(session: &mut Session) -> Result<()> {
     let side = Side::new(session, FLUSHES)?;
-    let rights = access::LOCAL_WRITE | access::FLUSH_PERSISTENT;
-    let error = refused("persistent memory", Mr::new(&side.pd, SIZE, rights))?;
+    let access = access::LOCAL_WRITE | access::FLUSH_PERSISTENT;
+    let error = refused("persistent memory", Mr::new(&side.pd, SIZE, access))?;
     let number = errno(&error);
     ensure!(matches!(number, Some(EINVAL | EOPNOTSUPP)), "{error:#}");
     session.peer.meet()

@@ -12,7 +12,7 @@ use crate::session::{errno, refused, Remote, Session};
 const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
 
-/// Rights of an MR for windows. It grants no rights to peers.
+/// Access flags of an MR for windows. It grants peers nothing.
 const BINDABLE: u32 = access::LOCAL_WRITE | access::MW_BIND;
 const READ_WRITE: u32 = access::REMOTE_READ | access::REMOTE_WRITE;
 /// Length of the MRs in bytes.
@@ -284,12 +284,12 @@ pub fn datagram(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window allows only accesses with its rights and in its part of the MR.
+/// A window allows only accesses that its access flags grant, in its part of the MR.
 // abi
-pub fn rights(session: &mut Session) -> Result<()> {
-    // Rights of the window; then the request of the peer: whether it is a READ, offset from the
-    // start of the window, and length.
-    for (rights, reads, at, length) in [
+pub fn access_flags(session: &mut Session) -> Result<()> {
+    // Access flags of the window; then the request of the peer: whether it is a READ, offset from
+    // the start of the window, and length.
+    for (access, reads, at, length) in [
         (access::REMOTE_READ, false, 0, 8),
         (access::REMOTE_WRITE, true, 0, 8),
         (0, true, 0, 8),
@@ -312,7 +312,7 @@ pub fn rights(session: &mut Session) -> Result<()> {
         } else {
             side.mr.write(0, &[0x77; SIZE]);
             let mut mw = Mw::new(&side.end.pd, MwKind::One)?;
-            side.bind(&mut mw, rights)?;
+            side.bind(&mut mw, access)?;
             tell(session, side.mr.addr() + OFFSET as u64, mw.rkey())?;
             session.peer.meet()?;
             compare(
@@ -393,7 +393,7 @@ pub fn of_another_qp(session: &mut Session) -> Result<()> {
 // abi: R-390
 pub fn zero_based(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
-    let rights = access::REMOTE_WRITE | access::ZERO_BASED;
+    let access = access::REMOTE_WRITE | access::ZERO_BASED;
     let mut kinds = vec![MwKind::Two];
     if session.active() {
         let [count] = session.peer.hear()?;
@@ -406,7 +406,7 @@ pub fn zero_based(session: &mut Session) -> Result<()> {
         return Ok(());
     }
     let mut one = Mw::new(&side.end.pd, MwKind::One)?;
-    let shown = Shown::of(&side.mr, OFFSET, LENGTH, rights);
+    let shown = Shown::of(&side.mr, OFFSET, LENGTH, access);
     match one.bind(&side.end.qp, 7, &shown) {
         Ok(()) => {
             side.bound()?;
@@ -420,7 +420,7 @@ pub fn zero_based(session: &mut Session) -> Result<()> {
         let rkey = match kind {
             MwKind::One => one.rkey(),
             MwKind::Two => {
-                side.bind_two(&mut two, rights)?;
+                side.bind_two(&mut two, access)?;
                 two.rkey()
             }
         };
@@ -460,7 +460,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Memory and rights of an MR can't be changed while a window is bound to it.
+/// Memory and access flags of an MR can't be changed while a window is bound to it.
 // abi
 pub fn keeps_memory(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -468,11 +468,11 @@ pub fn keeps_memory(session: &mut Session) -> Result<()> {
     let mut mw = Mw::new(&end.pd, MwKind::One)?;
     mw.bind(&end.qp, 1, &Shown::of(&mr, 0, 100, 0))?;
     end.sent()?.ok()?;
-    for (what, memory, rights) in [
-        ("rights", None, Some(access::ALL)),
+    for (what, memory, access) in [
+        ("access flags", None, Some(access::ALL)),
         ("memory", Some(8192), None),
     ] {
-        let error = refused(what, mr.change(None, memory, rights))?;
+        let error = refused(what, mr.change(None, memory, access))?;
         ensure!(errno(&error) == Some(EBUSY), "{what}: {error:#}");
     }
     session.peer.meet()

@@ -317,13 +317,13 @@ impl<'w> Bench<'w> {
         let cqe = self.cqs[0].poll().expect("a completion");
         assert_eq!(cqe.wr_id, self.posted);
         let done = cqe.status == WcStatus::Success.value();
-        let right = match writes {
+        let needed = match writes {
             true => AccessFlags::REMOTE_WRITE,
             false => AccessFlags::REMOTE_READ,
         };
         let bytes = opens.as_ref().and_then(|opens| {
             let bytes = opens.bytes(va, len)?;
-            opens.access.contains(right).then_some(bytes)
+            opens.access.contains(needed).then_some(bytes)
         });
         match (&bytes, done) {
             // The key of an access of 0 bytes is not checked.

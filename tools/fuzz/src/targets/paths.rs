@@ -118,7 +118,7 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
     let qp_type = input.of(&[QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud]);
     let mtus = [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096];
     let mtu = input.of(&mtus);
-    let rights = input.of(&[FULL, FULL, AccessFlags::LOCAL_WRITE]);
+    let access = input.of(&[FULL, FULL, AccessFlags::LOCAL_WRITE]);
     let rnr_retry = input.of(&[7, 0, 2]);
     let options = Options {
         slots: 64,
@@ -138,8 +138,8 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         let vm: &Vm = vms[side];
         let at = vm.alloc(LEN);
         vm.write(at, &pattern(LEN as usize, side as u64 + 1));
-        let rights = if side == 1 { rights } else { FULL };
-        vm.register_reversed(vm.pdn, at, LEN, rights)
+        let access = if side == 1 { access } else { FULL };
+        vm.register_reversed(vm.pdn, at, LEN, access)
     });
     let mut opcodes = Vec::new();
     let mut polled = [Vec::new(), Vec::new()];

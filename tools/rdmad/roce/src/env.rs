@@ -180,7 +180,7 @@ pub trait ResponderEnv: Output {
     /// Writes 8 bytes atomically to `at`, whose address is a multiple of 8. First performs the
     /// checks of [`check`](Self::check) for `REMOTE_WRITE`. Never called for a duplicate.
     fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault>;
-    /// Executes a FLUSH. First checks its R_Key and access rights, and its range if it has one.
+    /// Executes a FLUSH. First checks its R_Key and access flags, and its range if it has one.
     /// Never called for a duplicate.
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault>;
     /// Invalidates the R_Key of a SEND with invalidate, after the data is in place and before the

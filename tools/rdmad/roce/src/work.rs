@@ -104,17 +104,17 @@ impl FlushOp {
         }
     }
 
-    /// The access rights that the FLUSH needs.
+    /// The access flags that the FLUSH needs.
     pub fn access(&self) -> AccessFlags {
-        let right = |flag, right| {
-            if self.types.contains(flag) {
-                right
+        let flag = |flush_type, access| {
+            if self.types.contains(flush_type) {
+                access
             } else {
                 AccessFlags::NONE
             }
         };
-        right(FlushTypes::GLOBAL, AccessFlags::FLUSH_GLOBAL)
-            | right(FlushTypes::PERSISTENT, AccessFlags::FLUSH_PERSISTENT)
+        flag(FlushTypes::GLOBAL, AccessFlags::FLUSH_GLOBAL)
+            | flag(FlushTypes::PERSISTENT, AccessFlags::FLUSH_PERSISTENT)
     }
 }
 

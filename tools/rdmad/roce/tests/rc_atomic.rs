@@ -216,8 +216,8 @@ fn refused_atomics() {
     let broken = (NakCode::RemoteOperational, AsyncEvent::QpFatal);
     let all = AccessFlags::ALL;
     let rest = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    // Each case has the address, R_Key, rights of the QP, rights of the memory, whether accesses to
-    // the memory fail, and the expected NAK and event.
+    // Each case has the address, R_Key, access flags of the QP and of the memory, whether accesses
+    // to the memory fail, and the expected NAK and event.
     let cases = [
         (BASE + 4, RKEY, all, all, false, invalid),
         (BASE + 1, RKEY + 1, all, all, false, invalid),

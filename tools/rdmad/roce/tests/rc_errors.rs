@@ -60,14 +60,14 @@ fn remote_access() {
 }
 
 #[test]
-fn rights_of_the_memory() {
+fn access_flags_of_the_memory() {
     let mut sim = sim(Settings::default());
     sim.ends[1].world.access = AccessFlags::REMOTE_WRITE;
     fails(sim, SendOp::Read { remote: at(0) }, WcStatus::RemAccessErr);
 }
 
 #[test]
-fn rights_of_the_qp() {
+fn access_flags_of_the_qp() {
     let access = AccessFlags::REMOTE_WRITE;
     let (_, event) = fails(
         sim(Settings {

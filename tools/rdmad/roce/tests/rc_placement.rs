@@ -283,7 +283,7 @@ fn a_flush_needs_a_right_and_no_message_around_it() {
     let mut sim = sim(Settings::default());
     let flush = request(&sim, flush_of(at(0).va, 8), 0);
     deliver(&mut sim, &flush, &[]);
-    assert_eq!(answers(&mut sim), [(Ack, 0, nak)], "no right");
+    assert_eq!(answers(&mut sim), [(Ack, 0, nak)], "no access flag");
 
     let mut sim = common::setup::sim(settings());
     let first = RcRequest::from(WritePart::First(range(at(0).va, 1025)));

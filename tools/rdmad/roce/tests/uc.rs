@@ -242,7 +242,7 @@ fn messages_that_can_not_be_taken() {
 }
 
 #[test]
-fn without_rights_or_receives() {
+fn without_access_flags_or_receives() {
     use Position::*;
     let mut line = Line::new(4096);
     line.responder.set_access(AccessFlags::REMOTE_READ);

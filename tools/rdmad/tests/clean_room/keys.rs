@@ -23,8 +23,8 @@ const ADDRESS: u64 = 0x1000_0000_0000 + OFFSET;
 
 /// Creates an MR for fast registration. Returns its handle and key.
 fn create(side: &mut Endpoint) -> (u32, u32) {
-    let rights = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
-    let request = Fields::default().le32(side.pd).le32(rights).le32(4);
+    let access = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+    let request = Fields::default().le32(side.pd).le32(access).le32(4);
     let made = side.driver.command(command::CREATE_MR, &request.0, 12);
     let made = made.unwrap();
     assert_eq!(le32(&made, 4), le32(&made, 8));

@@ -18,7 +18,7 @@ use crate::endpoint::DEPTH;
 use crate::endpoint::PLAIN;
 use crate::memory::PAGE;
 use crate::process::Daemon;
-use crate::region::rights;
+use crate::region::access_flags;
 use crate::skipped::skipped;
 use crate::wire::*;
 
@@ -65,7 +65,7 @@ impl Fragile {
         file.write_all_at(&list, len).unwrap();
         let request = Fields::default()
             .le32(pd)
-            .le32(LOCAL_WRITE | rights(driver.features))
+            .le32(LOCAL_WRITE | access_flags(driver.features))
             .le64(START)
             .le64(len)
             .le64(START)

@@ -4,7 +4,7 @@
 
 use crate::driver::Driver;
 use crate::port::GID_INDEX;
-use crate::region::rights;
+use crate::region::access_flags;
 use crate::wire::attribute::*;
 use crate::wire::*;
 
@@ -41,7 +41,7 @@ pub fn state_of(driver: &mut Driver, qpn: u32) -> Result<u8, u8> {
 /// Moves a QP from RESET to INIT, with the required attributes only.
 pub fn to_init(driver: &mut Driver, qpn: u32) {
     let mut attrs = [0; 129];
-    attrs[20..24].copy_from_slice(&rights(driver.features).to_le_bytes());
+    attrs[20..24].copy_from_slice(&access_flags(driver.features).to_le_bytes());
     attrs[33] = 1; // port_num
     let mask = PKEY_INDEX | PORT | ACCESS_FLAGS;
     modify(driver, qpn, state::INIT, mask, &attrs).unwrap();

@@ -12,7 +12,7 @@ pub const LEN: u32 = 10_000;
 pub const OFFSET: u64 = 0x123;
 
 /// Access flags of the MR and the QP, if `features` are negotiated.
-pub fn rights(features: u64) -> u32 {
+pub fn access_flags(features: u64) -> u32 {
     let flush = if features & FLUSH != 0 {
         FLUSH_GLOBAL
     } else {
@@ -49,7 +49,7 @@ impl Region {
         let list = extent.list(depth);
         let mut request = Fields::default()
             .le32(pd)
-            .le32(LOCAL_WRITE | bind | rights(driver.features))
+            .le32(LOCAL_WRITE | bind | access_flags(driver.features))
             .le64(start)
             .le64(LEN.into())
             .le64(address)

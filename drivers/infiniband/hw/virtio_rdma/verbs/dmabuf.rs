@@ -194,7 +194,7 @@ pub(super) fn register<'a>(
     }
     // Memory windows are not allowed: through them the memory would stay accessible after the MR
     // was revoked.
-    let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
+    let optional = mr::optional_access_flags(device.limits()).without(ib::AccessFlags::MW_BIND);
     mr::access_flags(memory.access, optional)?;
     if memory.length == 0 || memory.length > ib_device.max_mr_size() {
         return Err(EINVAL);

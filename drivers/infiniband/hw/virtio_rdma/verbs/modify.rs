@@ -226,8 +226,8 @@ impl ModifyQueuePairs for IbDevice {
     }
 }
 
-/// New attributes in the device's encoding. The others are zero. `admitted` are the rights that QPs
-/// of this device can grant to their peers.
+/// New attributes in the device's encoding. The others are zero. `admitted` are the access flags
+/// that QPs of this device can grant to their peers.
 fn encode(from: &QpModification<'_>, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
     let mut to = qp::QpAttr::default();
     macro_rules! take {
@@ -241,8 +241,9 @@ fn encode(from: &QpModification<'_>, admitted: ib::AccessFlags) -> Result<qp::Qp
         qp_state: state => u8::try_from(state)?;
         cur_qp_state: state => u8::try_from(state)?;
         en_sqd_async_notify: notifies => (notifies != 0).into();
-        // Rights to operations that the device lacks are dropped, since they would have no effect.
-        qp_access_flags: rights => ib::AccessFlags(rights & admitted.0);
+        // Access flags of operations that the device lacks are dropped, since they would have no
+        // effect.
+        qp_access_flags: access => ib::AccessFlags(access & admitted.0);
         pkey_index: index => index;
         port_num: port => u8::try_from(port)?;
         qkey: key => key;

@@ -58,7 +58,7 @@ use kernel::{
     }, //
 };
 
-/// The rights that all MRs of this device can grant, and that all of its QPs admit.
+/// The access flags that all MRs of this device can grant, and that all of its QPs admit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
@@ -69,23 +69,23 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
 /// Hints without effect here: a page list names each pinned page in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
-/// Rights that QPs of processes admit in addition to [`SUPPORTED`].
+/// Access flags that QPs of processes admit in addition to [`SUPPORTED`].
 pub(super) const FLUSHES: ib::AccessFlags =
     ib::AccessFlags(ib::AccessFlags::FLUSH_GLOBAL.0 | ib::AccessFlags::FLUSH_PERSISTENT.0);
 
-/// The rights that MRs of processes can grant in addition to [`SUPPORTED`].
-pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
-    let mut rights = ib::AccessFlags::NONE;
+/// The access flags that MRs of processes can grant in addition to [`SUPPORTED`].
+pub(super) fn optional_access_flags(limits: &Limits) -> ib::AccessFlags {
+    let mut access = ib::AccessFlags::NONE;
     if limits.has(Feature::MemWindows) {
-        rights = rights | ib::AccessFlags::MW_BIND;
+        access = access | ib::AccessFlags::MW_BIND;
     }
     if limits.has(Feature::Flush) {
-        rights = rights | ib::AccessFlags::FLUSH_GLOBAL;
+        access = access | ib::AccessFlags::FLUSH_GLOBAL;
     }
-    rights
+    access
 }
 
-// Values are converted below, and by `modify` for the rights that QPs admit.
+// Values are converted below, and by `modify` for the access flags that QPs admit.
 assert_same! {
     ib::AccessFlags::LOCAL_WRITE.0 => ib_access_flags_IB_ACCESS_LOCAL_WRITE,
     ib::AccessFlags::REMOTE_WRITE.0 => ib_access_flags_IB_ACCESS_REMOTE_WRITE,
@@ -100,11 +100,11 @@ assert_same! {
     ib::AccessFlags::RELAXED_ORDERING.0 => ib_access_flags_IB_ACCESS_RELAXED_ORDERING,
 }
 
-/// The rights in the device's encoding. [`SUPPORTED`] and `optional` rights are allowed.
+/// `access` in the device's encoding. The flags of [`SUPPORTED`] and `optional` are allowed.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for any other right.
+/// `EOPNOTSUPP` for any other flag.
 pub(super) fn access_flags(
     access: AccessFlags,
     optional: ib::AccessFlags,
@@ -168,7 +168,7 @@ struct User {
 }
 
 impl User {
-    /// The same memory with other rights.
+    /// The same memory with other access flags.
     fn with_access(&self, access: AccessFlags) -> Self {
         Self {
             umem: self.umem.clone(),
@@ -258,9 +258,9 @@ impl Drop for Mr {
     }
 }
 
-/// Rights of an MR of a process in the device's encoding.
-fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
-    access_flags(access, optional_rights(pd.device().device.limits()))
+/// Access flags of an MR of a process in the device's encoding.
+fn user_access_flags(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
+    access_flags(access, optional_access_flags(pd.device().device.limits()))
 }
 
 /// The command that registers pinned memory, and the page list to which it refers.
@@ -285,7 +285,7 @@ impl RegCommand {
         let list = Pages::new(ib_device, count, has_two_levels, pages)?;
         let base = CmdRegUserMr {
             pdn: pd.number(),
-            access_flags: rights(pd, memory.access)?,
+            access_flags: user_access_flags(pd, memory.access)?,
             start: memory.start,
             length: memory.length,
             virt_addr: memory.iova,
@@ -316,7 +316,10 @@ impl RegCommand {
 
 /// Pins memory of the current process.
 fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
-    access_flags(memory.access, optional_rights(ib_device.device.limits()))?;
+    access_flags(
+        memory.access,
+        optional_access_flags(ib_device.device.limits()),
+    )?;
     if memory.length == 0 || memory.length > ib_device.max_mr_size() {
         return Err(EINVAL);
     }
@@ -368,7 +371,7 @@ impl MemoryRegions for IbDevice {
         let Memory::User(pages) = &mr.memory else {
             return Err(EINVAL);
         };
-        // The command always carries the rights and the PD.
+        // The command always carries the access flags and the PD.
         let mut flags = ReregFlags::PD | ReregFlags::ACCESS;
         let mut old = pages.user.lock();
         let new = match *change {
@@ -410,7 +413,7 @@ impl MemoryRegions for IbDevice {
             // The device ignores the fields that describe memory, since the translation does not
             // change.
             request.memory.base.pdn = pd.number();
-            request.memory.base.access_flags = rights(pd, new.memory.access)?;
+            request.memory.base.access_flags = user_access_flags(pd, new.memory.access)?;
         }
         let (_, (new, _)) = super::create(&mr.device, &request, (new, command))?;
         // The device does not use the old memory any more.

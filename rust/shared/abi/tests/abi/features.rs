@@ -131,7 +131,7 @@ fn commands_come_and_go_with_features() {
 }
 
 #[test]
-fn operations_rights_and_capabilities_belong_to_one_feature_each() {
+fn operations_access_flags_and_capabilities_belong_to_one_feature_each() {
     let operations: Vec<_> = WrOpcode::ALL
         .iter()
         .filter_map(|opcode| Some((*opcode, opcode.feature()?)))
@@ -143,9 +143,9 @@ fn operations_rights_and_capabilities_belong_to_one_feature_each() {
     ];
     assert_eq!(operations, expected);
 
-    let rights: Vec<_> = Feature::ALL
+    let access_flags: Vec<_> = Feature::ALL
         .iter()
-        .map(|feature| feature.rights())
+        .map(|feature| feature.access_flags())
         .collect();
     for (index, feature) in Feature::ALL.iter().enumerate() {
         let expected = match feature {
@@ -153,7 +153,7 @@ fn operations_rights_and_capabilities_belong_to_one_feature_each() {
             Feature::Flush => AccessFlags((1 << 8) | (1 << 9)),
             _ => AccessFlags::NONE,
         };
-        assert_eq!(rights[index], expected, "{feature:?}");
+        assert_eq!(access_flags[index], expected, "{feature:?}");
     }
 
     assert_eq!(Features::NONE.capabilities(), DeviceCaps::NONE);

@@ -145,8 +145,8 @@ fn a_port_tells_nothing_unknown() {
     }
 }
 
-/// Rights unknown to this driver are masked, since their bits might mean other rights in the
-/// kernel.
+/// Access flags unknown to this driver are masked, since their bits might mean something else in
+/// the kernel.
 // abi: R-1112, R-1113
 #[test]
 fn a_qp_tells_nothing_unknown() {

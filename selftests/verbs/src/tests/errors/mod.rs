@@ -86,7 +86,7 @@ fn refused_remotely(
     Ok(())
 }
 
-/// Checks that a request to a region of the peer with the rights `target_access` fails with
+/// Checks that a request to a region of the peer with the access flags `target_access` fails with
 /// `status` and does not change the region. `request` gets address and key of the region.
 fn remote_access(
     session: &mut Session,

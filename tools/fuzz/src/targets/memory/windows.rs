@@ -52,10 +52,10 @@ impl Bench<'_> {
         if !done {
             return;
         }
-        // A length of 0 unbinds the window. The rights of the MR are not checked for this.
+        // A length of 0 unbinds the window. The access flags of the MR are not checked for this.
         assert!(
             bind.length == 0 || mr.access.contains(AccessFlags::MW_BIND),
-            "bound without the right"
+            "bound without MW_BIND"
         );
         let first = bind.addr - mr.va;
         assert!(first + bind.length <= mr.len, "bound beyond the MR");

@@ -38,7 +38,7 @@ pub struct World {
     pub pool: FramePool,
     pub out: VecDeque<Frame>,
     pub memory: Vec<u8>,
-    /// Access rights of the peer to the memory.
+    /// Access flags of the peer to the memory.
     pub access: AccessFlags,
     pub receives: VecDeque<RecvWr<Pieces>>,
     pub sent: Vec<(u64, WcStatus)>,

@@ -20,7 +20,7 @@ use crate::Device;
 
 impl Device {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
-        check_access(cmd.access_flags, self.optional_rights())?;
+        check_access(cmd.access_flags, self.optional_access_flags())?;
         let pd = self.use_pd(cmd.pdn)?;
         let charge = self.mrs.charge(0)?;
         let pages = PageMap::identity(self.budget())?;
@@ -54,7 +54,7 @@ impl Device {
         }
         let mut access = old.access();
         if changes(ReregFlags::ACCESS) {
-            check_access(new.access_flags, self.optional_rights())?;
+            check_access(new.access_flags, self.optional_access_flags())?;
             access = new.access_flags;
         }
         let (region, charge) = if changes(ReregFlags::TRANSLATION) {
@@ -76,7 +76,7 @@ impl Device {
     /// Registers the pages of `list` as the MR that `cmd` describes. The offset of the MR in the
     /// first page is the page offset of address `first`.
     fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
-        check_access(cmd.access_flags, self.optional_rights())?;
+        check_access(cmd.access_flags, self.optional_access_flags())?;
         let pd = self.use_pd(cmd.pdn)?;
         let (pages, charge) = self.pages_of(cmd, list, first, cmd.access_flags)?;
         self.mrs
@@ -149,12 +149,14 @@ impl Device {
         Ok(DONE)
     }
 
-    /// The access rights that negotiated features add. They never include `FLUSH_PERSISTENT`, since
+    /// The access flags that negotiated features add. They never include `FLUSH_PERSISTENT`, since
     /// the memory of a VM is not persistent.
-    fn optional_rights(&self) -> AccessFlags {
+    fn optional_access_flags(&self) -> AccessFlags {
         self.negotiated()
             .iter()
-            .fold(AccessFlags::NONE, |all, feature| all | feature.rights())
+            .fold(AccessFlags::NONE, |all, feature| {
+                all | feature.access_flags()
+            })
             .without(AccessFlags::FLUSH_PERSISTENT)
     }
 

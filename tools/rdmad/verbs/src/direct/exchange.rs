@@ -240,7 +240,7 @@ impl Exchange<'_, '_, '_> {
         Ok(())
     }
 
-    /// Checks that the peer's QP permits an operation that needs the rights `access`.
+    /// Checks that the peer's QP permits an operation that needs `access`.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
         let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);

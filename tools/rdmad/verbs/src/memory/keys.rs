@@ -44,7 +44,7 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory of `key`, a key without cache entry, if the key gives work of PD `pdn` all rights
+    /// The memory of `key`, a key without cache entry, if the key gives work of PD `pdn` all
     /// of `access` to the `len` bytes at `addr`.
     pub(super) fn region(
         &self,
@@ -76,7 +76,7 @@ impl<'a> Keys<'a> {
         opened.map(Opened::Region).ok_or(KeyFault)
     }
 
-    /// Checks that `key` gives the peer of QP `by` all rights of `access` to the `len` bytes at
+    /// Checks that `key` gives the peer of QP `by` all of `access` to the `len` bytes at
     /// `addr`.
     #[inline]
     pub(crate) fn check_remote(
@@ -93,7 +93,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Checks that `key` grants the peer of QP `by` all rights of `access`, whatever the address.
+    /// Checks that `key` grants the peer of QP `by` all of `access`, whatever the address.
     pub(crate) fn names_remote(&self, key: u32, by: KeyUser, access: AccessFlags) -> KeyResult<()> {
         granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }
@@ -112,7 +112,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Checks that `key` gives work of PD `pdn` all rights of `access` to the `len` bytes at
+    /// Checks that `key` gives work of PD `pdn` all of `access` to the `len` bytes at
     /// `addr`.
     #[inline]
     pub(crate) fn check(
@@ -152,13 +152,13 @@ mod tests {
 
     const OURS: Pdn = Pdn::new(7);
     const THEIRS: Pdn = Pdn::new(8);
-    const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE;
+    const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
 
     fn insert(table: &MrTable, pdn: Pdn) -> (MrNumber, u32) {
         let pd = PdUse::alone(pdn);
         let charge = table.charge(0).unwrap();
         let (number, key) = table
-            .insert(pd, RIGHTS, 0x1000, PageMap::everything(), charge)
+            .insert(pd, ACCESS, 0x1000, PageMap::everything(), charge)
             .unwrap();
         (number, key)
     }
@@ -168,7 +168,7 @@ mod tests {
         let table = MrTable::new(&Secret::new(None), &unlimited(), 8, 0, 8);
         let (number, key) = insert(&table, OURS);
         let turn = Keys::new(&table);
-        let opens = |keys: &Keys<'_>| keys.check(key, OURS, 0x1000, 8, RIGHTS).is_ok();
+        let opens = |keys: &Keys<'_>| keys.check(key, OURS, 0x1000, 8, ACCESS).is_ok();
         assert!(opens(&turn));
         table.remove(number).unwrap();
         assert!(opens(&turn), "who took it away waits for the turn");
@@ -182,14 +182,17 @@ mod tests {
         let (_, theirs) = insert(&table, THEIRS);
         let keys = Keys::new(&table);
         for _ in 0..3 {
-            assert!(keys.check(ours, OURS, 0x1000, 8, RIGHTS).is_ok());
-            assert!(keys.check(ours, THEIRS, 0x1000, 8, RIGHTS).is_err(), "PD");
-            assert!(keys.check(ours, OURS, 0xfff, 8, RIGHTS).is_err(), "range");
+            assert!(keys.check(ours, OURS, 0x1000, 8, ACCESS).is_ok());
+            assert!(keys.check(ours, THEIRS, 0x1000, 8, ACCESS).is_err(), "PD");
+            assert!(keys.check(ours, OURS, 0xfff, 8, ACCESS).is_err(), "range");
             let remote = AccessFlags::REMOTE_READ;
-            assert!(keys.check(ours, OURS, 0x1000, 8, remote).is_err(), "right");
-            assert!(keys.check(theirs, THEIRS, 0x1000, 8, RIGHTS).is_ok());
-            assert!(keys.check(theirs, OURS, 0x1000, 8, RIGHTS).is_err(), "PD");
-            assert!(keys.check(0, OURS, 0x1000, 8, RIGHTS).is_err(), "no key");
+            assert!(
+                keys.check(ours, OURS, 0x1000, 8, remote).is_err(),
+                "access flag"
+            );
+            assert!(keys.check(theirs, THEIRS, 0x1000, 8, ACCESS).is_ok());
+            assert!(keys.check(theirs, OURS, 0x1000, 8, ACCESS).is_err(), "PD");
+            assert!(keys.check(0, OURS, 0x1000, 8, ACCESS).is_err(), "no key");
         }
     }
 }

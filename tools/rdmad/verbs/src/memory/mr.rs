@@ -100,8 +100,8 @@ enum MrKind {
     Fast(FastMr),
 }
 
-/// Error: a key can't be used. The key is unknown, is of another PD or lacks a right, or the range
-/// exceeds the MR. Also returned if an MR can't be registered or invalidated as requested.
+/// Error: a key can't be used. The key is unknown, is of another PD or lacks an access flag, or the
+/// range exceeds the MR. Also returned if an MR can't be registered or invalidated as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
@@ -132,7 +132,7 @@ pub(crate) struct RegWr {
     pub number: MrNumber,
     /// The new key.
     pub key: u32,
-    /// The new access rights, which [`check_access`](super::check_access) has accepted.
+    /// The new access flags, which [`check_access`](super::check_access) has accepted.
     pub access: AccessFlags,
     /// The pages, if the work request names them; otherwise those that MAP_MR_SG set are used.
     pub pages: Option<Mapped>,
@@ -339,7 +339,7 @@ impl MrTable {
             .ok_or(Errno::INVAL)
     }
 
-    /// Replaces the memory, rights and PD of MR `number`. The key stays the same. `charge` is
+    /// Replaces the memory, access flags and PD of MR `number`. The key stays the same. `charge` is
     /// `None` if the pages stay the same. Workers may use the old memory until the caller has
     /// synchronized with them. After that the caller must call [`replaced`](Self::replaced).
     ///
@@ -456,7 +456,7 @@ impl MrTable {
         }
     }
 
-    /// The memory of the MR that `key` names, if the key gives work of PD `pdn` all rights of
+    /// The memory of the MR that `key` names, if the key gives work of PD `pdn` all access flags of
     /// `access` to the `len` bytes at `addr`. To be called within a turn.
     #[inline]
     pub(super) fn open(

@@ -22,11 +22,11 @@ use virtio_rdma_abi::number::{MrNumber, Pdn};
 const BLOCK: usize = 64;
 /// The key of an empty entry. No MR has key 0, since no MR has number 0.
 const EMPTY: u32 = 0;
-/// Mask of the access rights that a work request may need; other rights are not cached.
-const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
-const RIGHTS_BITS: u32 = 10;
+/// Mask of the access flags that a work request may need; other flags are not cached.
+const ACCESS: u64 = (1 << ACCESS_BITS) - 1;
+const ACCESS_BITS: u32 = 10;
 /// Bits of a PD's number in an entry.
-const PDN_BITS: u32 = 32 - RIGHTS_BITS;
+const PDN_BITS: u32 = 32 - ACCESS_BITS;
 
 /// The cache entries, one for each MR number.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct MrCache {
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Entry {
-    /// Holds, from the lowest bit: access rights, PD number, key. This word is stored after the
+    /// Holds, from the lowest bit: access flags, PD number, key. This word is stored after the
     /// other words of the entry, and read before them.
     tag: AtomicU64,
     base: AtomicU64,
@@ -52,7 +52,7 @@ struct Entry {
 pub(super) struct Flat {
     /// PD of the MR.
     pub pdn: Pdn,
-    /// Access rights of the MR.
+    /// Access flags of the MR.
     pub access: AccessFlags,
     /// Addresses of the first byte: in work requests (`base`) and in DMA space (`iova`).
     pub base: u64,
@@ -85,9 +85,9 @@ impl MrCache {
         entry.base.store(flat.base, Ordering::Relaxed);
         entry.len.store(flat.len, Ordering::Relaxed);
         entry.iova.store(flat.iova, Ordering::Relaxed);
-        let rights = u64::from(flat.access.0) & RIGHTS;
-        let pdn = u64::from(flat.pdn.get()) << RIGHTS_BITS;
-        let tag = (u64::from(key) << u32::BITS) | pdn | rights;
+        let access = u64::from(flat.access.0) & ACCESS;
+        let pdn = u64::from(flat.pdn.get()) << ACCESS_BITS;
+        let tag = (u64::from(key) << u32::BITS) | pdn | access;
         entry.tag.store(tag, Ordering::Release);
     }
 
@@ -109,8 +109,8 @@ impl MrCache {
         }
         Some(Flat {
             // The cast keeps the low half, without the key.
-            pdn: Pdn::new(tag as u32 >> RIGHTS_BITS),
-            access: AccessFlags((tag & RIGHTS) as u32),
+            pdn: Pdn::new(tag as u32 >> ACCESS_BITS),
+            access: AccessFlags((tag & ACCESS) as u32),
             base: entry.base.load(Ordering::Relaxed),
             iova: entry.iova.load(Ordering::Relaxed),
             len: entry.len.load(Ordering::Relaxed),
@@ -136,7 +136,7 @@ impl Flat {
     };
 
     /// Whether the `len` bytes at `addr` are inside this memory, and work of PD `pdn` may access
-    /// them with all rights of `access`.
+    /// them with all of `access`.
     #[inline]
     pub(super) fn allows(&self, pdn: Pdn, addr: u64, len: u64, access: AccessFlags) -> bool {
         let inside = addr
@@ -191,7 +191,7 @@ mod tests {
         let cache = MrCache::new(200);
         let most = Flat {
             pdn: Pdn::new((1 << PDN_BITS) - 1),
-            access: AccessFlags(RIGHTS as u32),
+            access: AccessFlags(ACCESS as u32),
             base: u64::MAX,
             iova: u64::MAX,
             len: u64::MAX,
@@ -207,7 +207,11 @@ mod tests {
                 ..FLAT
             },
         );
-        assert_eq!(cache.read(MrNumber::new(8), 0x801), Some(FLAT), "no right");
+        assert_eq!(
+            cache.read(MrNumber::new(8), 0x801),
+            Some(FLAT),
+            "no access flag"
+        );
         let pdn = Pdn::new(1 << PDN_BITS);
         cache.write(MrNumber::new(9), 0x901, Flat { pdn, ..FLAT });
         assert_eq!(cache.read(MrNumber::new(9), 0x901), None);
@@ -222,7 +226,7 @@ mod tests {
         assert!(!FLAT.allows(other, 0x1000, 1, write), "PD");
         assert!(
             !FLAT.allows(own, 0x1000, 1, AccessFlags::REMOTE_READ),
-            "right"
+            "access flag"
         );
         assert!(!FLAT.allows(own, 0xfff, 1, write), "before");
         assert!(!FLAT.allows(own, 0x1001, 0x100, write), "past the end");

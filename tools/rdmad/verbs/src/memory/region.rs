@@ -13,7 +13,7 @@ use super::pages::{Cursor, PageMap, Pieces};
 use crate::error::{require, Errno, Result};
 use crate::shared::share;
 
-/// Rights that depend on negotiated features.
+/// Access flags that depend on negotiated features.
 const NEGOTIATED: AccessFlags = AccessFlags(
     AccessFlags::MW_BIND.0
         | AccessFlags::ON_DEMAND.0
@@ -21,8 +21,8 @@ const NEGOTIATED: AccessFlags = AccessFlags(
         | AccessFlags::FLUSH_PERSISTENT.0,
 );
 
-/// Refuses unknown rights, rights that were not negotiated, and remote write or atomic access
-/// without local write access (IBTA 10.6.3.1). `optional` holds the negotiated rights.
+/// Refuses access flags that are unknown or were not negotiated, and remote write or atomic access
+/// without local write access (IBTA 10.6.3.1). `optional` holds the negotiated access flags.
 pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result<()> {
     require(!access.has_unknown())?;
     if access.without(optional).intersects(NEGOTIATED) {
@@ -46,13 +46,13 @@ pub(super) fn drain(mut region: Arc<Region>) {
     }
 }
 
-/// Memory under a key, with access rights: an MR or a part of it (window). A region is immutable;
+/// Memory under a key, with access flags: an MR or a part of it (window). A region is immutable;
 /// each registration or binding creates a new one.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// L_Key and R_Key of an MR, or R_Key of a window.
     key: u32,
-    /// Access rights.
+    /// Access flags.
     access: AccessFlags,
     /// Address that work requests use for the region's first byte.
     base: u64,
@@ -77,8 +77,8 @@ impl Region {
         }
     }
 
-    /// A region of the same memory and key with other rights, or `None` if those rights change the
-    /// base address (`ZERO_BASED`).
+    /// A region of the same memory and key with other access flags, or `None` if those flags change
+    /// the base address (`ZERO_BASED`).
     pub(crate) fn with_access(&self, access: AccessFlags) -> Option<Self> {
         let zero_based = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         (zero_based(access) == zero_based(self.access)).then(|| Self {
@@ -93,8 +93,8 @@ impl Region {
         &self.pages
     }
 
-    /// A region of the `len` bytes at `addr` of this one, with another key and other rights, or
-    /// `None` if the range exceeds this region.
+    /// A region of the `len` bytes at `addr` of this one, with another key and other access flags,
+    /// or `None` if the range exceeds this region.
     pub(super) fn window(
         &self,
         key: u32,
@@ -119,7 +119,7 @@ impl Region {
         self.key
     }
 
-    /// Access rights.
+    /// Access flags.
     #[inline]
     pub(crate) fn access(&self) -> AccessFlags {
         self.access
@@ -133,7 +133,7 @@ impl Region {
         (end <= self.len).then_some(offset)
     }
 
-    /// Whether the region has this key and all rights of `access`.
+    /// Whether the region has this key and all of `access`.
     #[inline]
     pub(super) fn names(&self, key: u32, access: AccessFlags) -> bool {
         self.key == key && self.access.contains(access)
@@ -163,7 +163,7 @@ impl Region {
         self.allows(key, addr, len, access).then(|| share(self))
     }
 
-    /// Whether `key` gives all rights of `access` to the `len` bytes at `addr`.
+    /// Whether `key` gives all of `access` to the `len` bytes at `addr`.
     #[inline]
     pub(super) fn allows(&self, key: u32, addr: u64, len: u64, access: AccessFlags) -> bool {
         self.names(key, access) && self.offset(addr, len).is_some()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows (IBTA 10.6.7): peers' rights to a part of an MR, under a separate R_Key.
+//! Memory windows (IBTA 10.6.7): access of peers to a part of an MR, under a separate R_Key.
 //!
 //! A type 1 window can be bound and rebound by any QP of its PD, and used through any of them. A
 //! type 2 (2B) window must be invalidated before it is bound again, and works only at the QP that
@@ -25,9 +25,9 @@ use crate::shared::Mutex;
 use crate::shuffle::Secret;
 use crate::table::Table;
 
-/// Rights that a binding may request. Local rights are accepted but not granted: a window has no
-/// L_Key.
-const RIGHTS: AccessFlags = AccessFlags(
+/// Access flags that a binding may request. Local flags are accepted but not granted: a window has
+/// no L_Key.
+const ACCESS: AccessFlags = AccessFlags(
     AccessFlags::LOCAL_WRITE.0
         | AccessFlags::REMOTE_WRITE.0
         | AccessFlags::REMOTE_READ.0
@@ -81,7 +81,7 @@ pub(crate) struct MwBind {
     pub old_key: u32,
     /// R_Key of the window after the binding.
     pub new_key: u32,
-    /// Access rights of the window.
+    /// Access flags of the window.
     pub access: AccessFlags,
     /// Address of the window's first byte in the MR.
     pub addr: u64,
@@ -94,10 +94,11 @@ impl MwBind {
     /// inside the MR, if the MR does not permit windows or is zero-based, or if the window grants
     /// remote write access and the MR has no local write access (IBTA C10-73 to C10-75).
     fn cut(&self, region: &Region) -> KeyResult<Region> {
-        let rights = region.access();
-        let admits = rights.contains(AccessFlags::MW_BIND)
-            && !rights.contains(AccessFlags::ZERO_BASED)
-            && (!writes_need_local_write(self.access) || rights.contains(AccessFlags::LOCAL_WRITE));
+        let granted = region.access();
+        let admits = granted.contains(AccessFlags::MW_BIND)
+            && !granted.contains(AccessFlags::ZERO_BASED)
+            && (!writes_need_local_write(self.access)
+                || granted.contains(AccessFlags::LOCAL_WRITE));
         let access = self.access.without(AccessFlags::LOCAL_WRITE);
         admits
             .then(|| region.window(self.new_key, access, self.addr, self.len))
@@ -195,7 +196,7 @@ impl WindowTable {
         // Only an invalidation unbinds a type 2 window (IBTA o10-37.2.40).
         if window.pd.number() != by.pdn
             || number_of::<MwNumber>(wanted.new_key) != number
-            || !RIGHTS.contains(wanted.access)
+            || !ACCESS.contains(wanted.access)
             || is_two && mr.is_none()
         {
             return Err(KeyFault);

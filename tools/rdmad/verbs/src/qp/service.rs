@@ -245,7 +245,7 @@ impl Responder {
         }
     }
 
-    /// Access rights that the QP grants to its peer.
+    /// Access flags that the QP grants to its peer.
     pub(crate) fn access(&self) -> AccessFlags {
         match self {
             Self::Rc(responder) => responder.attr().access,

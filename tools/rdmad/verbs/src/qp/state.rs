@@ -46,7 +46,7 @@ const fn attributes(required: &[QpAttrMask], optional: &[QpAttrMask]) -> Attribu
     }
 }
 
-/// Attributes of an RC or UC QP that are set in INIT: partition, port and access rights.
+/// Attributes of an RC or UC QP that are set in INIT: partition, port and access flags.
 const PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::ACCESS_FLAGS];
 /// Attributes of a UD QP that are set in INIT: partition, port and Q_Key.
 const UD_PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::QKEY];

@@ -121,12 +121,12 @@ impl Guest {
         self.features.contains(&Feature::CounterSets)
     }
 
-    /// Allocates and registers `len` bytes with all rights.
+    /// Allocates and registers `len` bytes with all access flags.
     pub fn mr(&self, len: u64) -> Mr {
         self.register(self.pd(), len, FULL)
     }
 
-    /// Allocates and registers `len` bytes with the rights `access` in the PD `pd`.
+    /// Allocates and registers `len` bytes with the access flags `access` in the PD `pd`.
     pub fn register(&self, pd: Pdn, len: u64, access: AccessFlags) -> Mr {
         self.vm.register(pd, self.vm.alloc(len), len, access)
     }

@@ -107,7 +107,10 @@ impl<'w> Model<'w> {
         }
         let differs = |at: &usize| now[*at] != expected[*at];
         let first = (0..now.len()).find(differs);
-        assert!(first.is_none(), "written without right at {first:?}");
+        assert!(
+            first.is_none(),
+            "written without the access flag at {first:?}"
+        );
     }
 
     fn read(&self) -> Vec<u8> {

@@ -243,9 +243,11 @@ fn registrations_that_are_refused() {
         }),
         ("no MR", |reg| reg.base.mrn = MrNumber::new(0)),
         ("number in the key", |reg| reg.base.key ^= 0x100),
-        ("rights", |reg| reg.base.access = AccessFlags::REMOTE_WRITE),
-        ("rights", |reg| reg.base.access = AccessFlags(1 << 30)),
-        ("rights", |reg| reg.base.access = AccessFlags::MW_BIND),
+        ("access flags", |reg| {
+            reg.base.access = AccessFlags::REMOTE_WRITE
+        }),
+        ("access flags", |reg| reg.base.access = AccessFlags(1 << 30)),
+        ("access flags", |reg| reg.base.access = AccessFlags::MW_BIND),
         ("too many pages", |reg| {
             (reg.npages, reg.length) = (4, 0x3000)
         }),

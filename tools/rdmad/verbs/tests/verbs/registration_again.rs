@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! REREG_MR: changes of an MR's rights, PD and memory. The keys stay the same.
+//! REREG_MR: changes of an MR's access flags, PD and memory. The keys stay the same.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{
@@ -23,7 +23,7 @@ const ENOMEM: u8 = 12;
 const READ_ONLY: AccessFlags = AccessFlags::REMOTE_READ;
 
 /// A REREG_MR of `mr` that changes the attributes in `flags`. The new memory has two pages and the
-/// address 0x5000; PD and rights stay the same unless the caller changes the command.
+/// address 0x5000; PD and access flags stay the same unless the caller changes the command.
 fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
     let at = vm.alloc(0x2000);
     CmdReregMr {
@@ -54,7 +54,7 @@ fn writes(p: &Pair<'_>, mr: &Mr, status: WcStatus) {
 
 // abi
 #[test]
-fn rights_change_under_the_key() {
+fn access_flags_change_under_the_key() {
     each(|p| {
         let mr = p.b.register(p.b.pdn, p.b.alloc(4096), 4096, READ_ONLY);
         let mut cmd = rereg(p.b, &mr, ReregFlags::ACCESS);
@@ -99,7 +99,7 @@ fn another_pd() {
         cmd.memory.base.pdn = pdn;
         p.b.call(cmd).unwrap();
         assert_eq!(p.b.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
-        // Changes the PD back, together with rights and memory.
+        // Changes the PD back, together with access flags and memory.
         cmd.memory.base.pdn = p.b.pdn;
         cmd.flags = ReregFlags::ALL;
         p.b.call(cmd).unwrap();
@@ -123,7 +123,7 @@ fn changes_that_are_refused() {
         ("unknown", |_, c| c.flags = ReregFlags(8), EINVAL),
         ("PD", |_, c| c.memory.base.pdn = Pdn::new(99), EINVAL),
         (
-            "rights",
+            "access flags",
             |_, c| c.memory.base.access_flags = AccessFlags::REMOTE_WRITE,
             EINVAL,
         ),

@@ -19,7 +19,7 @@ const ENOMEM: u8 = 12;
 const EBUSY: u8 = 16;
 const EOPNOTSUPP: u8 = 95;
 
-/// Rights of an MR for windows. It grants no rights to peers: only the windows do.
+/// Access flags of an MR for windows. Only the windows grant peers anything.
 const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
@@ -313,9 +313,9 @@ fn bindings_that_fail() {
         ("new key", |_, b| b.rkey ^= 0x100),
         ("MR", |_, b| b.lkey ^= 1),
         ("past the MR", |_, b| b.length = MR_LEN - AT + 1),
-        ("rights", |_, b| b.access = AccessFlags::MW_BIND),
+        ("access flags", |_, b| b.access = AccessFlags::MW_BIND),
         ("reserved", |_, b| b.reserved[0] = 1),
-        ("no right to bind", |p, b| {
+        ("no MW_BIND", |p, b| {
             let mr = p.b.register(p.b.pdn, p.b.alloc(MR_LEN), MR_LEN, FULL);
             (b.lkey, b.addr) = (mr.key, mr.addr);
         }),

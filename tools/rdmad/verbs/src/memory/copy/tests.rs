@@ -29,7 +29,7 @@ const REGIONS: [(u64, u64); 3] = [(0, 40), (40 * PAGE, 24), (1 << 32, 64)];
 const LISTS: u64 = 1 << 40;
 /// Pages of an MR.
 const PAGES: u64 = 40;
-const RIGHTS: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::REMOTE_WRITE.0);
+const ACCESS: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::REMOTE_WRITE.0);
 
 /// A VM and its MRs.
 struct Guest {
@@ -68,7 +68,7 @@ impl Guest {
         };
         let map = PageMap::read(&unlimited(), &self.space, list, offset, len).unwrap();
         let charge = self.mrs.charge(0).unwrap();
-        let made = self.mrs.insert(PdUse::alone(PDN), RIGHTS, 0, map, charge);
+        let made = self.mrs.insert(PdUse::alone(PDN), ACCESS, 0, map, charge);
         made.unwrap().1
     }
 

@@ -67,7 +67,7 @@ fn a_key_opens_one_mr_only() {
         Keys::new(&table)
             .check(key, PDN, 0x1000, 8, AccessFlags::REMOTE_READ)
             .is_err(),
-        "right"
+        "access flag"
     );
     assert!(
         Keys::new(&table)

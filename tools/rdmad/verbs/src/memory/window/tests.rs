@@ -15,7 +15,7 @@ use crate::memory::{unlimited, Keys, MrTable, PageMap};
 const PDN: Pdn = Pdn::new(7);
 /// Address of the first byte of each MR, in work requests.
 const BASE: u64 = 0x10_0000;
-const RIGHTS_OF_MR: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
+const MR_ACCESS: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
@@ -70,7 +70,7 @@ fn opens(table: &MrTable, key: u32, by: KeyUser, addr: u64, len: u64) -> bool {
 #[test]
 fn type_1_is_bound_again_and_again() {
     let table = table();
-    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (_, lkey) = mr(&table, MR_ACCESS);
     let (_, key) = window(&table, MwType::One);
     let start = BASE + 0x1000;
     assert!(!opens(&table, key, at(1), start, 1), "not bound");
@@ -94,7 +94,7 @@ fn type_1_is_bound_again_and_again() {
         "past the end"
     );
     let read = Keys::new(&table).check_remote(first.new_key, at(1), start, 1, READ);
-    assert_eq!(read, Err(KeyFault), "right");
+    assert_eq!(read, Err(KeyFault), "access flag");
     let local = Keys::new(&table).check(first.new_key, PDN, start, 1, AccessFlags::NONE);
     assert_eq!(local, Err(KeyFault), "no L_Key");
 
@@ -123,7 +123,7 @@ fn type_1_is_bound_again_and_again() {
 #[test]
 fn type_2_belongs_to_the_qp_that_bound_it() {
     let table = table();
-    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (_, lkey) = mr(&table, MR_ACCESS);
     let (number, key) = window(&table, MwType::Two);
     assert_eq!(table.invalidate(key, at(1)), Err(KeyFault), "not bound");
     let first = binding(key);
@@ -160,7 +160,7 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
 fn zero_based_windows_count_from_their_start() {
     for mw_type in [MwType::One, MwType::Two] {
         let table = table();
-        let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+        let (_, lkey) = mr(&table, MR_ACCESS);
         let (_, key) = window(&table, mw_type);
         let zero = MwBind {
             access: WRITE | AccessFlags::ZERO_BASED,
@@ -190,13 +190,13 @@ fn bindings_that_are_refused() {
         ("before the MR", |b| b.addr = BASE - 1),
         ("past the MR", |b| b.len = u64::MAX - 0x1000 + 1),
         ("wraps", |b| (b.addr, b.len) = (u64::MAX, BASE + 2)),
-        ("right to bind", |b| b.access = AccessFlags::MW_BIND),
-        ("unknown right", |b| b.access = AccessFlags(1 << 30)),
+        ("MW_BIND", |b| b.access = AccessFlags::MW_BIND),
+        ("unknown access flag", |b| b.access = AccessFlags(1 << 30)),
         ("paging", |b| b.access = AccessFlags::ON_DEMAND),
     ];
     for mw_type in [MwType::One, MwType::Two] {
         let table = table();
-        let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+        let (_, lkey) = mr(&table, MR_ACCESS);
         let (_, key) = window(&table, mw_type);
         for (name, change) in changes {
             let mut wanted = binding(key);
@@ -233,30 +233,30 @@ fn bindings_that_are_refused() {
 
 // abi
 #[test]
-fn rights_of_the_mr() {
+fn access_flags_of_the_mr() {
     let atomic = AccessFlags::REMOTE_ATOMIC;
     let bind = AccessFlags::MW_BIND;
-    for (rights, access, admitted) in [
+    for (mr_access, access, admitted) in [
         (AccessFlags::LOCAL_WRITE, WRITE, false),
         (bind, WRITE, false),
         (bind, atomic, false),
-        // A window may grant peers rights that the MR's own key does not grant them.
+        // A window may grant peers what the MR's own key does not.
         (bind, READ, true),
         (bind, AccessFlags::NONE, true),
-        (RIGHTS_OF_MR, WRITE | READ | atomic, true),
-        // Local rights in a binding are ignored.
-        (RIGHTS_OF_MR, WRITE | AccessFlags::LOCAL_WRITE, true),
-        (RIGHTS_OF_MR | AccessFlags::ZERO_BASED, READ, false),
+        (MR_ACCESS, WRITE | READ | atomic, true),
+        // Local flags in a binding are ignored.
+        (MR_ACCESS, WRITE | AccessFlags::LOCAL_WRITE, true),
+        (MR_ACCESS | AccessFlags::ZERO_BASED, READ, false),
     ] {
         let table = table();
-        let (_, lkey) = mr(&table, rights);
+        let (_, lkey) = mr(&table, mr_access);
         let (_, key) = window(&table, MwType::One);
         let wanted = MwBind {
             access,
             ..binding(key)
         };
         let bound = table.bind(at(1), lkey, &wanted).is_ok();
-        assert_eq!(bound, admitted, "{access:?} of {rights:?}");
+        assert_eq!(bound, admitted, "{access:?} of {mr_access:?}");
     }
 }
 
@@ -264,7 +264,7 @@ fn rights_of_the_mr() {
 #[test]
 fn an_mr_with_windows_stays() {
     let table = table();
-    let (number, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (number, lkey) = mr(&table, MR_ACCESS);
     let (mwn, key) = window(&table, MwType::Two);
     table.bind(at(1), lkey, &binding(key)).unwrap();
     assert_eq!(table.remove(number).err(), Some(Errno::BUSY));
@@ -283,7 +283,7 @@ fn an_mr_with_windows_stays() {
 #[test]
 fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
-    let (number, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (number, lkey) = mr(&table, MR_ACCESS);
     let (mwn, key) = window(&table, MwType::Two);
     assert_eq!(
         table.windows().insert(pd(PDN), MwType::One).err(),
@@ -309,7 +309,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
 #[test]
 fn unbinding_waits_for_who_uses_the_memory() {
     let table = table();
-    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (_, lkey) = mr(&table, MR_ACCESS);
     let (_, key) = window(&table, MwType::One);
     let first = binding(key);
     table.bind(at(1), lkey, &first).unwrap();
@@ -379,7 +379,7 @@ proptest! {
     #[test]
     fn any_order_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
         let table = table();
-        let mut mrs = [mr(&table, RIGHTS_OF_MR), mr(&table, RIGHTS_OF_MR)];
+        let mut mrs = [mr(&table, MR_ACCESS), mr(&table, MR_ACCESS)];
         let mut windows: BTreeMap<MwNumber, Model> = BTreeMap::new();
         let nth = |windows: &BTreeMap<MwNumber, Model>, n| windows.keys().nth(n).copied();
         for step in steps {
@@ -424,7 +424,7 @@ proptest! {
                     prop_assert_eq!(gone.is_ok(), !windows.values().any(uses));
                     if let Ok(gone) = gone {
                         table.release(number, gone);
-                        mrs[n] = mr(&table, RIGHTS_OF_MR);
+                        mrs[n] = mr(&table, MR_ACCESS);
                     }
                 }
                 Step::DestroyQp(qpn) => for (number, model) in &mut windows {

@@ -21,7 +21,7 @@ const MRS: usize = 5;
 const OLD: usize = 4;
 
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
-/// All access rights, and the right to bind windows.
+/// All access flags, also `MW_BIND`.
 const BINDABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 
 /// Error code of commands for an MR to which a window is bound.
@@ -51,8 +51,8 @@ pub struct Keys<'w> {
     pub fast: Option<Fast<'w>>,
 }
 
-/// Random access rights of an MR, most of the time all rights.
-fn rights(choices: &mut Choices) -> AccessFlags {
+/// Random access flags of an MR, most of the time all of them.
+fn access_flags(choices: &mut Choices) -> AccessFlags {
     choices.of(&[
         BINDABLE,
         BINDABLE,
@@ -217,7 +217,7 @@ impl<'w> Keys<'w> {
             false => (0, self.len),
         };
         let ours = !choices.once_in(5);
-        let access = rights(choices);
+        let access = access_flags(choices);
         let pdn = self.pdns[usize::from(!ours)];
         let vm = &self.guest.vm;
         let mr = vm.register(pdn, self.iova + start, len, access);
@@ -228,7 +228,7 @@ impl<'w> Keys<'w> {
         self.present.push(Key { mr, ours, access });
     }
 
-    /// Changes rights, PD or both of an MR by REREG_MR.
+    /// Changes access flags, PD or both of an MR by REREG_MR.
     fn reregister(&mut self, at: usize, choices: &mut Choices) {
         let key = &mut self.present[at];
         let flags = choices.of(&[
@@ -236,7 +236,7 @@ impl<'w> Keys<'w> {
             ReregFlags::PD,
             ReregFlags::ACCESS | ReregFlags::PD,
         ]);
-        let (ours, access) = (!choices.once_in(5), rights(choices));
+        let (ours, access) = (!choices.once_in(5), access_flags(choices));
         let memory = CmdRegUserMr {
             pdn: self.pdns[usize::from(!ours)],
             access_flags: access,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! A vault is memory of an owner, with keys that are created, changed and destroyed. The owner's
-//! peer, the thief, tries these keys. The result of each try must match the rights of the key, and
-//! the memory must not change without permission.
+//! peer, the thief, tries these keys. The result of each try must match the access flags of the
+//! key, and the memory must not change without permission.
 
 mod check;
 mod fast;

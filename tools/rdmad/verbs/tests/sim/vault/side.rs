@@ -37,7 +37,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Access rights that the operation needs.
+    /// Access flags that the operation needs.
     pub fn access(self) -> AccessFlags {
         match self {
             Self::Write => AccessFlags::REMOTE_WRITE,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Completion status of the operation if its key does not grant the rights.
+    /// Completion status of the operation if its key does not grant the access.
     pub fn refused(self) -> WcStatus {
         match self {
             Self::Write | Self::Read | Self::Add | Self::Invalidate(_) => WcStatus::RemAccessErr,

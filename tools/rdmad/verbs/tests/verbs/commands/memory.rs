@@ -13,8 +13,8 @@ use crate::harness::*;
 
 use super::{register, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
 
-/// Invalid access rights, with the error for each.
-const BAD_RIGHTS: [(AccessFlags, u8); 7] = [
+/// Invalid access flags, with the error for each.
+const BAD_ACCESS: [(AccessFlags, u8); 7] = [
     (AccessFlags::REMOTE_WRITE, EINVAL),
     (AccessFlags::REMOTE_ATOMIC, EINVAL),
     (AccessFlags(1 << 30), EINVAL),
@@ -61,7 +61,7 @@ fn memory_of_processes() {
         Some(EINVAL),
         "at the end of all addresses"
     );
-    for (access, errno) in BAD_RIGHTS {
+    for (access, errno) in BAD_ACCESS {
         let refused = register(vm, |cmd| cmd.access_flags = access);
         assert_eq!(refused.err(), Some(errno), "{access:?}");
     }
@@ -88,7 +88,7 @@ fn all_memory() {
     assert_eq!(dma(vm.pdn, AccessFlags::LOCAL_WRITE), None);
     assert_eq!(dma(vm.pdn, AccessFlags::NONE), None);
     assert_eq!(dma(Pdn::new(0), AccessFlags::LOCAL_WRITE), Some(EINVAL));
-    for (access, errno) in BAD_RIGHTS {
+    for (access, errno) in BAD_ACCESS {
         assert_eq!(dma(vm.pdn, access), Some(errno), "{access:?}");
     }
 }
@@ -292,7 +292,7 @@ fn fast_registration() {
         create(Pdn::new(99), AccessFlags::NONE, 1).err(),
         Some(EINVAL)
     );
-    for (access, errno) in BAD_RIGHTS {
+    for (access, errno) in BAD_ACCESS {
         assert_eq!(create(vm.pdn, access, 1).err(), Some(errno), "{access:?}");
     }
     vm.negotiate(&[Feature::Flush]);

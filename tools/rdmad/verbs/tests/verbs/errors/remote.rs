@@ -43,7 +43,7 @@ fn remote_access() {
 
 // abi
 #[test]
-fn remote_rights() {
+fn remote_access_flags() {
     let cases = [
         (WrOpcode::RdmaWrite, AccessFlags::REMOTE_READ),
         (
@@ -51,10 +51,10 @@ fn remote_rights() {
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE,
         ),
     ];
-    for (opcode, rights) in cases {
+    for (opcode, access) in cases {
         each(|p| {
             let vm = p.qb.vm;
-            let mr = vm.register(vm.pdn, vm.alloc(64), 64, rights);
+            let mr = vm.register(vm.pdn, vm.alloc(64), 64, access);
             p.fails(
                 &Wr::new(1, opcode).local(&p.ma, 0, 64).remote(&mr, 0),
                 WcStatus::RemAccessErr,
@@ -74,7 +74,7 @@ fn remote_rights() {
         on_both_paths(|path| {
             let world = World::new(2, path);
             let theirs = Options {
-                access: rights.without(AccessFlags::LOCAL_WRITE),
+                access: access.without(AccessFlags::LOCAL_WRITE),
                 ..Options::default()
             };
             let p = Pair::with(&world, Options::default(), theirs);

@@ -51,7 +51,7 @@ pub use wr::{local_inv, sge, split, wqe, Wr};
 /// Bytes of memory of a VM.
 const MEMORY: u64 = 96 << 20;
 
-/// All access rights of local memory and of peers.
+/// All access flags of local memory and of peers.
 pub const FULL: AccessFlags = AccessFlags(
     AccessFlags::LOCAL_WRITE.0
         | AccessFlags::REMOTE_WRITE.0
@@ -510,7 +510,7 @@ impl Vm {
         }
     }
 
-    /// Allocates and registers `len` bytes with all rights.
+    /// Allocates and registers `len` bytes with all access flags.
     pub fn mr(&self, len: u64) -> Mr {
         self.register(self.pdn, self.alloc(len), len.max(1), FULL)
     }

@@ -154,18 +154,18 @@ fn remote_access() {
 
 // abi
 #[test]
-fn remote_rights() {
-    let rights = FULL.without(AccessFlags::REMOTE_ATOMIC);
+fn remote_access_flags() {
+    let access = FULL.without(AccessFlags::REMOTE_ATOMIC);
     for opcode in OPCODES {
         each(|p| {
-            let mr = p.b.register(p.b.pdn, p.b.alloc(8), 8, rights);
+            let mr = p.b.register(p.b.pdn, p.b.alloc(8), 8, access);
             p.fails(&p.wr(1, opcode, 8).remote(&mr, 0), WcStatus::RemAccessErr);
             p.responder_failed(Some(AsyncEvent::QpAccessErr));
         });
         on_both_paths(|path| {
             let world = World::new(2, path);
             let theirs = Options {
-                access: rights,
+                access,
                 ..Options::default()
             };
             let p = Pair::with(&world, Options::default(), theirs);

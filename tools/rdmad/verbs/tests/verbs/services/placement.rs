@@ -94,7 +94,7 @@ fn words_that_are_refused() {
             WcStatus::RemAccessErr,
         ),
         (
-            "right",
+            "access flag",
             |p| {
                 let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
                 (p.b.register(p.b.pdn, p.b.alloc(64), 64, access), 0)
@@ -176,7 +176,7 @@ fn flushes_that_are_refused() {
         ),
         ("past the end", |_, f| f.length += 1, WcStatus::RemAccessErr),
         (
-            "right of all",
+            "access flag of all",
             |p, f| (f.rkey, f.level) = (p.mb.key, FlushLevel::Mr.value()),
             WcStatus::RemAccessErr,
         ),
@@ -208,11 +208,11 @@ fn flushes_that_are_refused() {
     });
 }
 
-/// A responder executes atomic WRITEs and FLUSHes if the MR has the rights, even if its driver has
-/// negotiated neither feature now.
+/// A responder executes atomic WRITEs and FLUSHes if the MR has the access flags, even if its
+/// driver has negotiated neither feature now.
 // abi: R-760
 #[test]
-fn a_responder_serves_both_by_rights_alone() {
+fn a_responder_serves_both_by_access_flags_alone() {
     each_with(options(), |p| {
         let mr = flushable(p.b);
         p.b.negotiate(&[]);

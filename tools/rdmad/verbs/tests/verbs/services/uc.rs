@@ -102,8 +102,8 @@ fn writes_that_the_peer_refuses() {
         is_lost(opcode, |_, wr| wr.remote.rkey ^= 1);
         is_lost(opcode, |p, wr| wr.remote.remote_addr += p.mb.len - 99);
         is_lost(opcode, |p, wr| {
-            let rights = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
-            let mr = p.b.register(p.b.pdn, p.b.alloc(100), 100, rights);
+            let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+            let mr = p.b.register(p.b.pdn, p.b.alloc(100), 100, access);
             wr.remote.rkey = mr.key;
             wr.remote.remote_addr = mr.addr;
         });
