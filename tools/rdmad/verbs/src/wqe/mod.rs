@@ -39,8 +39,9 @@ pub(crate) struct Snapshots {
     stride: usize,
     /// Indices of free snapshots. The index that was given back last is reused first.
     free: ChargedQueue<u16>,
-    /// Index of the snapshot of a barrier: a WQE that must complete before another WQE is fetched.
-    barrier: Option<u16>,
+    /// Index of the snapshot of a strongly ordered WQE, which must complete before another WQE is
+    /// fetched.
+    strongly_ordered: Option<u16>,
 }
 
 impl Snapshots {
@@ -50,7 +51,7 @@ impl Snapshots {
             bytes: ChargedList::filled(budget, stride, 0)?,
             stride,
             free: ChargedQueue::new(budget, 1)?,
-            barrier: None,
+            strongly_ordered: None,
         };
         one.clear();
         Ok(one)
@@ -80,7 +81,7 @@ impl Snapshots {
             bytes: ChargedList::new(budget, 0),
             stride: self.stride,
             free: ChargedQueue::default(),
-            barrier: None,
+            strongly_ordered: None,
         };
         let mut room = std::mem::replace(self, nothing);
         room.clear();
@@ -91,7 +92,7 @@ impl Snapshots {
     pub(crate) fn clear(&mut self) {
         self.bytes.fit(self.stride);
         self.free.drain().for_each(drop);
-        self.barrier = None;
+        self.strongly_ordered = None;
         self.give_back(0);
     }
 
@@ -110,15 +111,15 @@ impl Snapshots {
     pub(crate) fn give_back(&mut self, index: u16) {
         let back = self.free.push_back(index);
         debug_assert!(back.is_ok(), "more were given back than taken");
-        if self.barrier == Some(index) {
-            self.barrier = None;
+        if self.strongly_ordered == Some(index) {
+            self.strongly_ordered = None;
         }
     }
 
     /// Whether the WQE that was fetched last invalidates a key. No other WQE is fetched before that
     /// WQE completes, so later WQEs are checked against the keys that are valid afterwards.
-    pub(crate) fn has_barrier(&self) -> bool {
-        self.barrier.is_some()
+    pub(crate) fn has_strongly_ordered(&self) -> bool {
+        self.strongly_ordered.is_some()
     }
 
     /// The WQE at `index`.

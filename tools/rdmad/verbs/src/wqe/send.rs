@@ -169,7 +169,7 @@ fn read_send(
     };
     let failed = check_send(&mut wr, &header, &wqe[..present], check, rules, reads).err();
     if wr.op == LOCAL_INV || wr.local.invalidates.is_some() {
-        snapshots.barrier = Some(snapshot);
+        snapshots.strongly_ordered = Some(snapshot);
     }
     Fetched { wr, failed }
 }

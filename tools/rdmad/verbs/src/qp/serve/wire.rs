@@ -42,7 +42,7 @@ impl Qp {
         while state == QpState::Rts
             && route.is_none()
             && requester.has_room()
-            && !io.snapshots.has_barrier()
+            && !io.snapshots.has_strongly_ordered()
             && !turn.is_over()
         {
             match turn.fetch(io, attr) {
@@ -78,7 +78,7 @@ impl Qp {
             && !held
             && match route {
                 Some(_) => requester.is_empty(),
-                None => !drained && requester.has_room() && !io.snapshots.has_barrier(),
+                None => !drained && requester.has_room() && !io.snapshots.has_strongly_ordered(),
             };
         if broken {
             return self.break_queue(turn, side);
