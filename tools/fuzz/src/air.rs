@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::frame::{Frames, Lane};
 use roce::net::Mac;
 use roce::{Frame, FramePool, FramePort};
-use verbs::{Device, Runtime};
+use verbs::{Hca, Runtime};
 
 use crate::own::harness::{mac, Vm};
 use crate::own::stage::limits;
@@ -31,7 +31,7 @@ struct Port {
     pool: FramePool,
     flying: Arc<Mutex<VecDeque<Frame>>>,
     inbox: Mutex<VecDeque<Frame>>,
-    device: Mutex<Weak<Device>>,
+    hca: Mutex<Weak<Hca>>,
 }
 
 impl Air {
@@ -42,14 +42,14 @@ impl Air {
             pool: FramePool::new(FRAMES),
             flying: self.flying.clone(),
             inbox: Mutex::default(),
-            device: Mutex::default(),
+            hca: Mutex::default(),
         });
         let vm = Vm::new(n, runtime, port.clone(), &limits());
-        *port.device.lock().unwrap() = Arc::downgrade(&vm.device);
-        let device = Arc::downgrade(&vm.device);
+        *port.hca.lock().unwrap() = Arc::downgrade(&vm.hca);
+        let hca = Arc::downgrade(&vm.hca);
         port.pool.on_free(move || {
-            if let Some(device) = device.upgrade() {
-                device.frames_ready();
+            if let Some(hca) = hca.upgrade() {
+                hca.frames_ready();
             }
         });
         self.ports.push(port);
@@ -109,9 +109,9 @@ impl Air {
                 inbox.push_back(frame);
             }
         }
-        let device = port.device.lock().unwrap().upgrade();
-        if let Some(device) = device {
-            device.frames_ready();
+        let hca = port.hca.lock().unwrap().upgrade();
+        if let Some(hca) = hca {
+            hca.frames_ready();
         }
     }
 }

@@ -112,14 +112,14 @@ pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
     assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
     for vm in vms {
         assert_eq!(vm.sink.failure(), None);
-        let MemoryStatus { used, limit } = vm.device.status().memory;
+        let MemoryStatus { used, limit } = vm.hca.status().memory;
         assert!(used <= limit, "{used} of {limit} bytes");
     }
 }
 
 /// Number of bytes that a device has allocated.
 pub fn memory(vm: &Vm) -> u64 {
-    vm.device.status().memory.used
+    vm.hca.status().memory.used
 }
 
 /// A connection between two VMs that must work, whatever other programs and VMs do.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use dma::DmaSpace;
 use vdev::{SharedMemory, VirtioDevice, Virtqueue, TRANSPORT_FEATURES};
-use verbs::{Device, DeviceConfig, Runtime, Virtqueues};
+use verbs::{Hca, HcaConfig, Runtime, Virtqueues};
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::ctrl::{CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE};
 use virtio_rdma_abi::event::Event;
@@ -24,7 +24,7 @@ const BATCH: usize = 16;
 
 /// The device of one VM.
 pub struct RdmaDevice {
-    verbs: Arc<Device>,
+    hca: Arc<Hca>,
     queues: Arc<DeviceQueues>,
     features: Features,
     queue_sizes: Vec<u16>,
@@ -37,7 +37,7 @@ impl RdmaDevice {
     /// features in `more`, and all other features except `withheld` and features that depend on
     /// these.
     pub fn new(
-        mut config: DeviceConfig,
+        mut config: HcaConfig,
         withheld: Features,
         more: Features,
         space: Arc<DmaSpace>,
@@ -51,25 +51,25 @@ impl RdmaDevice {
         }
         let queues = Arc::new(DeviceQueues::default());
         let limits = config.limits.clone();
-        let verbs = Device::new(
+        let hca = Hca::new(
             config,
             space,
             runtime,
             queues.clone(),
             Arc::new(port.clone()),
         );
-        let waker = Arc::downgrade(&verbs);
+        let waker = Arc::downgrade(&hca);
         port.on_ready(move |caller| {
-            if let Some(verbs) = waker.upgrade() {
+            if let Some(hca) = waker.upgrade() {
                 match caller {
-                    Caller::Busy => verbs.frames_ready(),
-                    Caller::Idle => verbs.serve_frames_here(),
+                    Caller::Busy => hca.frames_ready(),
+                    Caller::Idle => hca.serve_frames_here(),
                 }
             }
         });
-        verbs.set_link(true);
+        hca.set_link(true);
         Self {
-            verbs,
+            hca,
             queues,
             features,
             queue_sizes: limits.virtqueue_sizes(),
@@ -80,15 +80,15 @@ impl RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// The device's verbs engine.
-    pub fn engine(&self) -> &Arc<Device> {
-        &self.verbs
+    /// The device's HCA.
+    pub fn hca(&self) -> &Arc<Hca> {
+        &self.hca
     }
 }
 
 impl Drop for RdmaDevice {
     fn drop(&mut self) {
-        self.verbs.detach();
+        self.hca.detach();
     }
 }
 
@@ -117,7 +117,7 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
-        let mut config = self.verbs.config_space();
+        let mut config = self.hca.config_space();
         for feature in Features::ALL.without(self.features).iter() {
             config[feature.config()].fill(0);
         }
@@ -132,27 +132,27 @@ impl VirtioDevice for RdmaDevice {
         let features = Features(features);
         let own_rings = features.has(Feature::RingAddr);
         self.queues.carry_events.store(own_rings, Ordering::Release);
-        self.verbs.set_features(features);
+        self.hca.set_features(features);
     }
 
     fn reset(&self) {
-        self.verbs.reset();
+        self.hca.reset();
         self.queues.carry_events.store(false, Ordering::Release);
     }
 
     fn fail(&self, why: &str) {
-        self.verbs.fail(why);
+        self.hca.fail(why);
     }
 
     fn reset_queue(&self, index: u16) {
-        self.verbs.virtqueue_reset(index);
+        self.hca.virtqueue_reset(index);
     }
 
     fn kick(&self, index: u16) -> bool {
         if index == CONTROL_QUEUE {
             return false;
         }
-        self.verbs.notified(index);
+        self.hca.notified(index);
         true
     }
 
@@ -163,7 +163,7 @@ impl VirtioDevice for RdmaDevice {
                 return false;
             };
             let room = usize::try_from(request.output_len()).unwrap_or(usize::MAX);
-            self.verbs.command(request.input(), room, &mut response);
+            self.hca.command(request.input(), room, &mut response);
             queue.push(request, &response);
             response.clear();
         }
@@ -174,7 +174,7 @@ impl VirtioDevice for RdmaDevice {
         let page = offset >> self.doorbell_shift;
         if offset == page << self.doorbell_shift {
             // The number of a page of the region fits u32.
-            self.verbs.doorbell(page as u32, value);
+            self.hca.doorbell(page as u32, value);
         }
     }
 }

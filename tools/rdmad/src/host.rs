@@ -13,7 +13,7 @@ use dma::DmaSpace;
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
 use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
-use verbs::{Device, DeviceConfig, Runtime, RuntimeConfig};
+use verbs::{Hca, HcaConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 use vswitch::{EnginePort, PortConfig, Switch};
@@ -47,7 +47,7 @@ pub struct Host {
 pub struct ServedPort {
     /// Server of the port's vfio-user socket.
     pub server: Handle,
-    pub engine: Arc<Device>,
+    pub hca: Arc<Hca>,
     frames: EnginePort,
 }
 
@@ -112,13 +112,13 @@ impl Host {
         frames: EnginePort,
     ) -> Result<ServedPort> {
         let space = Arc::new(DmaSpace::with_limit(port.most_guest_memory()));
-        let mut config = DeviceConfig {
+        let mut config = HcaConfig {
             more_macs: port.more_macs.iter().map(|mac| mac.0).collect(),
             addresses: port.addresses.clone(),
             speed: port.speed,
             rates: port.rates,
             group,
-            ..DeviceConfig::new(port.mac.0)
+            ..HcaConfig::new(port.mac.0)
         };
         config.limits.memory = port.memory.unwrap_or(self.memory);
         config.limits.doorbell_shift = self.doorbell_shift;
@@ -130,14 +130,14 @@ impl Host {
             &self.runtime,
             frames.clone(),
         );
-        let engine = device.engine().clone();
+        let hca = device.hca().clone();
         let server = listener
             .start(&port.name, Arc::new(device), space, &self.pool)
             .with_context(|| format!("port {}: can't start its threads", port.name))?;
         tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
         Ok(ServedPort {
             server,
-            engine,
+            hca,
             frames,
         })
     }
@@ -194,13 +194,13 @@ impl Host {
     pub fn remove(&self, port: ServedPort) -> Result<()> {
         let ServedPort {
             server,
-            engine,
+            hca,
             frames,
         } = port;
         drop(server);
         // Detached explicitly: if the client blocks a thread of the port, this thread still holds
         // the device.
-        engine.detach();
+        hca.detach();
         Ok(self.switch.remove_port(&frames)?)
     }
 }

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
-use verbs::DeviceConfig;
+use verbs::HcaConfig;
 
 use crate::cli::Args;
 
@@ -70,7 +70,7 @@ pub fn lower(args: &Args) -> Result<()> {
 /// Maximum number of open files that this number of ports needs.
 fn needed(ports: usize) -> u64 {
     // A client passes an eventfd for each queue's interrupt and one for the configuration's.
-    let queues = DeviceConfig::new([0; 6]).limits.virtqueue_sizes().len();
+    let queues = HcaConfig::new([0; 6]).limits.virtqueue_sizes().len();
     let client = queues + 1 + dma::MAX_REGIONS + vdev::MAX_FDS;
     OWN + ports as u64 * (client as u64 + OF_A_PORT)
 }

@@ -245,7 +245,7 @@ impl Ports {
             name: port.args.name.clone(),
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
-            driver: port.served.engine.has_driver(),
+            driver: port.served.hca.has_driver(),
             group: port.args.group.clone(),
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
@@ -261,7 +261,7 @@ impl Ports {
         changes.change(&args)?;
         self.with(name, |port| {
             port.args.rates = args.rates;
-            port.served.engine.set_rates(args.rates);
+            port.served.hca.set_rates(args.rates);
             Ok(args.rates)
         })
     }
@@ -287,8 +287,8 @@ impl Ports {
     pub fn report(&self, has_qps: bool) -> Report {
         // There may be a million QPs, so the list is not locked while they are visited.
         let named = |port: &Port| {
-            let ServedPort { engine, server, .. } = &port.served;
-            (port.args.name.clone(), engine.clone(), server.interrupts())
+            let ServedPort { hca, server, .. } = &port.served;
+            (port.args.name.clone(), hca.clone(), server.interrupts())
         };
         let devices = self.list.lock().ports.iter().map(named).collect();
         let workers = self.host.runtime.status();
@@ -298,11 +298,11 @@ impl Ports {
     /// QP `qpn` of the port with this name, or all its QPs.
     pub fn qps(&self, name: &str, qpn: Option<Qpn>) -> Result<Vec<QpReport>> {
         // There may be a million QPs, so the list is not locked while they are visited.
-        let device = self.with(name, |port| Ok(port.served.engine.clone()))?;
+        let hca = self.with(name, |port| Ok(port.served.hca.clone()))?;
         let found = match qpn {
-            None => device.all_qp_details(),
+            None => hca.all_qp_details(),
             Some(qpn) => {
-                let details = device.qp_details(qpn);
+                let details = hca.qp_details(qpn);
                 vec![details.with_context(|| format!("port {name} has no QP {qpn}"))?]
             }
         };

@@ -11,9 +11,7 @@ use std::time::Duration;
 use budget::LongCallStats;
 use serde::{Serialize, Serializer};
 use vdev::InterruptStats;
-use verbs::{
-    DataPath, Device, MemoryStatus, QpDetails, QpStatus, Rate, RuntimeStatus, WorkerStatus,
-};
+use verbs::{DataPath, Hca, MemoryStatus, QpDetails, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::{Queue, Stats};
@@ -246,21 +244,21 @@ impl From<Queue> for QueueReport {
 }
 
 impl Report {
-    /// Makes a report of the workers, the devices and the switch. Each item of `devices` is the
-    /// name of a port, the port's device and its interrupts. The QPs are left out unless `has_qps`.
+    /// Makes a report of the workers, the HCAs and the switch. Each item of `hcas` is the
+    /// name of a port, the port's HCA and its interrupts. The QPs are left out unless `has_qps`.
     pub fn new(
         workers: RuntimeStatus,
-        devices: Vec<(String, Arc<Device>, InterruptStats)>,
+        hcas: Vec<(String, Arc<Hca>, InterruptStats)>,
         switch: Vec<Stats>,
         has_qps: bool,
     ) -> Self {
-        let port = |(name, device, interrupts): (String, Arc<Device>, InterruptStats)| {
-            PortReport::new(name, &device, interrupts, has_qps)
+        let port = |(name, hca, interrupts): (String, Arc<Hca>, InterruptStats)| {
+            PortReport::new(name, &hca, interrupts, has_qps)
         };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workers: Workers::from(workers),
-            ports: devices.into_iter().map(port).collect(),
+            ports: hcas.into_iter().map(port).collect(),
             switch: switch.into_iter().map(Frames::from).collect(),
         }
     }
@@ -296,10 +294,10 @@ impl From<&WorkerStatus> for Worker {
 }
 
 impl PortReport {
-    fn new(name: String, device: &Device, interrupts: InterruptStats, has_qps: bool) -> Self {
-        let status = device.status();
+    fn new(name: String, hca: &Hca, interrupts: InterruptStats, has_qps: bool) -> Self {
+        let status = hca.status();
         let qps = match has_qps {
-            true => device.all_qp_details(),
+            true => hca.all_qp_details(),
             false => Vec::new(),
         };
         Self {

@@ -222,5 +222,5 @@ fn deal(groups: Vec<Group<'_>>, players: usize) -> Vec<Vec<Group<'_>>> {
 
 /// Memory that is charged to the devices, in bytes.
 fn charged(vms: &[Vm]) -> u64 {
-    vms.iter().map(|vm| vm.device.status().memory.used).sum()
+    vms.iter().map(|vm| vm.hca.status().memory.used).sum()
 }

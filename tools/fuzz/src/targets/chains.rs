@@ -193,8 +193,8 @@ impl<'w> Bench<'w> {
             _ => numbers.cq(self.cq.cqn),
         };
         match input.below(4) {
-            0 => vm.device.virtqueue_reset(queue.expect("a virtqueue")),
-            1 => vm.device.notified(input.any()),
+            0 => vm.hca.virtqueue_reset(queue.expect("a virtqueue")),
+            1 => vm.hca.notified(input.any()),
             _ => {}
         }
     }

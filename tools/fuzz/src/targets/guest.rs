@@ -50,7 +50,7 @@ pub fn run(data: &[u8]) {
     guest.peer.end(&world.runtime);
     stage::is_sound(&world.runtime, &world.vms);
     assert_eq!(peer.read(guard, 4096), [0x5a; 4096]);
-    hostile.device.reset();
+    hostile.hca.reset();
     stage::run_until_idle(&world.runtime);
     // The reset also frees the PD and the GID that `before` counts.
     let after = stage::memory(hostile);
@@ -81,7 +81,7 @@ struct Guest<'w> {
 
 impl<'w> Guest<'w> {
     fn new(world: &'w World, vm: &'w Vm, peer: &'w Vm) -> Self {
-        vm.device.set_features(Features::ALL);
+        vm.hca.set_features(Features::ALL);
         let cq = Cq::new(vm, 16);
         let options = Options {
             slots: 16,
@@ -156,7 +156,7 @@ impl<'w> Guest<'w> {
                 .to_u32();
                 let page = input.of(&[PAGE, PAGE, PAGE, 0, 7, 8, u32::MAX]);
                 self.vm
-                    .device
+                    .hca
                     .doorbell(page, value ^ input.of(&[0, 0, 0, 1, 1 << 31]));
             }
             6 => {
@@ -187,18 +187,18 @@ impl<'w> Guest<'w> {
                 stage::pass(&self.world.runtime);
             }
             _ => match input.below(8) {
-                0 => self.vm.device.notified(input.any::<u8>().into()),
+                0 => self.vm.hca.notified(input.any::<u8>().into()),
                 1 => {
                     let features = Features(Features::ALL.0 ^ input.any::<u64>());
-                    self.vm.device.set_features(features);
+                    self.vm.hca.set_features(features);
                 }
                 2 => {
-                    self.vm.device.reset();
-                    self.vm.device.set_features(Features::ALL);
+                    self.vm.hca.reset();
+                    self.vm.hca.set_features(Features::ALL);
                 }
                 3 => {
                     let told: u8 = input.any();
-                    self.vm.device.set_link(told & 1 != 0);
+                    self.vm.hca.set_link(told & 1 != 0);
                     if told >= 0xe0 {
                         let (port, state, mtu) = (PORT, (told >> 2) & 7, u32::from(told) << 5);
                         let _ = self.vm.call(CmdSetPort { port, state, mtu });
@@ -248,7 +248,7 @@ impl<'w> Guest<'w> {
             _ if at % 2 == 0 => Doorbell::Sq(self.qpns[at / 2]),
             _ => Doorbell::Rq(self.qpns[at / 2]),
         };
-        self.vm.device.doorbell(PAGE, doorbell.to_u32());
+        self.vm.hca.doorbell(PAGE, doorbell.to_u32());
     }
 
     /// The number of an object, which may be of another kind than `N`.
@@ -273,7 +273,7 @@ impl<'w> Guest<'w> {
         );
         let room = usize::from(input.of(&[255u8, 255, 5, 1, 0]));
         let mut response = Vec::new();
-        self.vm.device.command(&request, room, &mut response);
+        self.vm.hca.command(&request, room, &mut response);
         assert!(
             !response.is_empty() && response.len() <= room.max(1),
             "{command:?}"

@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
     stage::is_sound(&world.runtime, &world.vms);
     let owner = &world.vms[1];
     let before = stage::memory(owner);
-    owner.device.reset();
+    owner.hca.reset();
     assert!(stage::memory(owner) < before, "a reset gives memory back");
 }
 
@@ -76,7 +76,7 @@ impl<'w> Bench<'w> {
     fn new(world: &'w World, features: Features) -> Self {
         let [peer, owner] = [&world.vms[0], &world.vms[1]];
         let from = peer.mr(2 * PAGE * MR_PAGES as u64);
-        owner.device.set_features(features);
+        owner.hca.set_features(features);
         let cqs = [peer, owner].map(|vm| Cq::new(vm, 16));
         let options = Options {
             slots: 16,

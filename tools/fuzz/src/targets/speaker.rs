@@ -57,7 +57,7 @@ pub fn run(data: &[u8]) {
     }
     stage::is_sound(&runtime, &vms);
     for vm in &vms {
-        vm.device.detach();
+        vm.hca.detach();
     }
 }
 

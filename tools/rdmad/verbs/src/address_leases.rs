@@ -188,7 +188,7 @@ mod tests {
         table.lease(TWO, plain, 0).unwrap();
     }
 
-    /// A VM that starts again finds its addresses, however often its device is reset meanwhile.
+    /// A VM that starts again finds its addresses, however often its HCA is reset meanwhile.
     // abi
     #[test]
     fn a_port_keeps_its_addresses_for_a_minute_after_a_reset() {

@@ -22,7 +22,7 @@ pub(crate) struct AssignedVirtqueues {
 }
 
 impl AssignedVirtqueues {
-    /// State without assigned virtqueues, for a device with at most `max_cq` CQs in virtqueue mode.
+    /// State without assigned virtqueues, for an HCA with at most `max_cq` CQs in virtqueue mode.
     pub(crate) fn new(queues: Arc<dyn Virtqueues>, max_cq: u32) -> Self {
         Self {
             queues,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Configuration of a device: the features and limits that it offers.
+//! Configuration of an HCA: the features and limits that it offers.
 
 use std::iter;
 use std::net::IpAddr;
@@ -54,10 +54,10 @@ pub(crate) const MAX_BURST: u32 = 1 << 20;
 /// Default time in microseconds for which a worker polls a queue after its last work.
 pub const DEFAULT_POLL_MICROSECONDS: u32 = 30;
 
-/// Default limit of the bytes that a device may allocate for its VM.
+/// Default limit of the bytes that an HCA may allocate for its VM.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
-/// Limits of a device. The device enforces all of them and reports them to the driver.
+/// Limits of an HCA. The HCA enforces all of them and reports them to the driver.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Number of QPs, including the GSI QP; at most 16,384.
@@ -91,7 +91,7 @@ pub struct Limits {
     pub max_rd_atomic: u8,
     /// Number of entries of the GID table; at most 256.
     pub max_gids: u16,
-    /// Number of multicast groups; 0 for a device without multicast.
+    /// Number of multicast groups; 0 for an HCA without multicast.
     pub max_mcast_grp: u32,
     /// Maximum number of QPs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
@@ -110,7 +110,7 @@ pub struct Limits {
     /// The distance between doorbell pages is 2ⁿ bytes. It must be at least the guest's page
     /// size.
     pub doorbell_shift: u8,
-    /// Bytes that the device may allocate for its VM. Tables and frames are allocated even beyond
+    /// Bytes that the HCA may allocate for its VM. Tables and frames are allocated even beyond
     /// this limit.
     pub memory: u64,
 }
@@ -234,9 +234,9 @@ impl Limits {
     }
 }
 
-/// Configuration of a new device.
+/// Configuration of a new HCA.
 #[derive(Clone, Debug)]
-pub struct DeviceConfig {
+pub struct HcaConfig {
     /// MAC address of the port.
     pub mac: [u8; 6],
     /// Further MAC addresses at which peers reach the port. The port sends with `mac` alone.
@@ -253,7 +253,7 @@ pub struct DeviceConfig {
     pub limits: Limits,
     /// Rate limits, shared by the port's QPs.
     pub rates: PortRates,
-    /// The isolation group: data takes the direct path only to devices of the same group.
+    /// The isolation group: data takes the direct path only to HCAs of the same group.
     pub group: u32,
 }
 
@@ -308,7 +308,7 @@ impl Default for LinkSpeed {
     }
 }
 
-impl DeviceConfig {
+impl HcaConfig {
     /// The defaults for a port with this MAC address.
     pub fn new(mac: [u8; 6]) -> Self {
         Self {
@@ -382,7 +382,7 @@ impl DeviceConfig {
             max_mcast_grp: limits.max_mcast_grp,
             max_mcast_qp_attach: limits.max_mcast_qp_attach,
             max_total_mcast_qp_attach: limits.max_total_mcast_qp_attach,
-            // Address handles are not objects of the device: report as many as the driver's type
+            // Address handles are not objects of the HCA: report as many as the driver's type
             // can count.
             max_ah: i32::MAX.unsigned_abs(),
             max_fast_reg_page_list_len: limits.max_fast_reg_pages,
@@ -443,9 +443,9 @@ mod tests {
             (1500, Mtu::Mtu1024),
             (576, Mtu::Mtu256),
         ] {
-            let config = DeviceConfig {
+            let config = HcaConfig {
                 mtu: ethernet,
-                ..DeviceConfig::new([2, 0, 0, 0, 0, 1])
+                ..HcaConfig::new([2, 0, 0, 0, 0, 1])
             };
             assert_eq!(config.path_mtu(), mtu, "{ethernet}");
         }

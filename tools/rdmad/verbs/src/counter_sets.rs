@@ -15,7 +15,7 @@ use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::number::CounterSetNumber;
 
 use crate::config::BOOKKEEPING;
-use crate::counters::{Counter, DeviceCounters};
+use crate::counters::{Counter, HcaCounters};
 use crate::error::{Errno, Result};
 use crate::shared::Mutex;
 use crate::shuffle::Secret;
@@ -25,19 +25,19 @@ use crate::table::Table;
 #[derive(Debug)]
 struct CounterSet {
     number: CounterSetNumber,
-    counters: DeviceCounters,
+    counters: HcaCounters,
     /// Number of QPs that are bound to the set. Only commands change it.
     users: AtomicU32,
     _charge: Charge,
 }
 
-/// The counter sets of a device.
+/// The counter sets of an HCA.
 #[derive(Debug)]
 pub(crate) struct CounterSets {
     table: Table<CounterSetNumber, CounterSet>,
     /// Sums of the sets that were destroyed since the last reset. The lock excludes readers of the
     /// port's sums while the counts of a set move here.
-    destroyed: Mutex<DeviceCounters>,
+    destroyed: Mutex<HcaCounters>,
 }
 
 /// The counter set of a QP, [`NONE`](CounterSetNumber::NONE) at first. Turns read it without a
@@ -63,18 +63,18 @@ impl CounterSets {
     pub(crate) fn new(secret: &Secret, max: u32) -> Self {
         Self {
             table: Table::new(secret, 1..max + 1),
-            destroyed: Mutex::new(DeviceCounters::new(0)),
+            destroyed: Mutex::new(HcaCounters::new(0)),
         }
     }
 
     /// Creates a counter set with a shard for each of `workers` workers, charged to `budget`.
     pub(crate) fn create(&self, budget: &MemoryBudget, workers: usize) -> Result<CounterSetNumber> {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
-        let size = DeviceCounters::memory(workers) + BOOKKEEPING;
+        let size = HcaCounters::memory(workers) + BOOKKEEPING;
         let charge = budget.charge_object::<CounterSet>(size)?;
         let set = CounterSet {
             number: reserved.number(),
-            counters: DeviceCounters::new(workers),
+            counters: HcaCounters::new(workers),
             users: AtomicU32::new(0),
             _charge: charge,
         };
@@ -130,8 +130,8 @@ impl CounterSets {
 
     /// Adds the values of all sets since the last reset to `port`, the counters of their port, and
     /// returns the sums.
-    pub(crate) fn sums_with(&self, port: &DeviceCounters) -> RspQueryCounters {
-        let all = DeviceCounters::new(0);
+    pub(crate) fn sums_with(&self, port: &HcaCounters) -> RspQueryCounters {
+        let all = HcaCounters::new(0);
         let destroyed = self.destroyed.lock();
         all.absorb(port);
         all.absorb(&destroyed);
@@ -143,10 +143,10 @@ impl CounterSets {
 
     /// Destroys all sets, to which no QP is bound any more, and moves the values of all sets since
     /// the last reset to `port`.
-    pub(crate) fn clear(&self, port: &DeviceCounters) {
+    pub(crate) fn clear(&self, port: &HcaCounters) {
         let mut destroyed = self.destroyed.lock();
         port.absorb(&destroyed);
-        *destroyed = DeviceCounters::new(0);
+        *destroyed = HcaCounters::new(0);
         for set in self.table.iter() {
             self.table.remove(set.number);
             self.table.release(set.number);

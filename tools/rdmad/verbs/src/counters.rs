@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Counters of a device.
+//! Counters of an HCA.
 //!
 //! Each worker has its own counters, on separate cache lines, so counting costs one addition,
 //! whatever the other workers do. A reader adds the workers' counters up.
@@ -16,7 +16,7 @@ use crate::runtime::shard;
 
 macro_rules! counters {
     ($($counter:ident => $field:ident,)*) => {
-        /// Events that the device counts. The fields of [`RspQueryCounters`] describe them.
+        /// Events that the HCA counts. The fields of [`RspQueryCounters`] describe them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Counter {
             $($counter,)*
@@ -26,7 +26,7 @@ macro_rules! counters {
 
         const ALL: &[Counter] = &[$(Counter::$counter),*];
 
-        impl DeviceCounters {
+        impl HcaCounters {
             /// The sums over all workers; fields without a [`Counter`] are 0.
             pub(crate) fn sums(&self) -> RspQueryCounters {
                 RspQueryCounters {
@@ -86,21 +86,21 @@ impl From<Incident> for Counter {
     }
 }
 
-/// The counters of a device or of a counter set.
+/// The counters of an HCA or of a counter set.
 #[derive(Debug)]
-pub(crate) struct DeviceCounters {
+pub(crate) struct HcaCounters {
     shards: Box<[Shard]>,
 }
 
 type Shard = CachePadded<[AtomicU64; COUNT]>;
 
-impl DeviceCounters {
-    /// Bytes of counters of a device that `workers` workers serve.
+impl HcaCounters {
+    /// Bytes of counters of an HCA that `workers` workers serve.
     pub(crate) fn memory(workers: usize) -> usize {
         (1 + workers) * size_of::<Shard>()
     }
 
-    /// Counters of a device that `workers` workers serve, all 0.
+    /// Counters of an HCA that `workers` workers serve, all 0.
     pub(crate) fn new(workers: usize) -> Self {
         let shard = || Shard::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Self {

@@ -23,7 +23,7 @@ use crate::moderation::{Moderation, Moderator};
 use crate::shared::Mutex;
 use crate::turn::done;
 use crate::users::Users;
-use crate::Device;
+use crate::Hca;
 
 /// A completion queue.
 ///
@@ -97,10 +97,10 @@ impl Cq {
     }
 
     /// Writes CQEs of `completions` to the CQ and publishes them.
-    fn complete(&self, device: &Device, view: &DmaView, completions: &[PendingCqe]) {
+    fn complete(&self, hca: &Hca, view: &DmaView, completions: &[PendingCqe]) {
         // At most `BATCH`, so the cast does not truncate.
         let added = completions.len() as u32;
-        self.update(device, view, added, |queue| {
+        self.update(hca, view, added, |queue| {
             completions
                 .iter()
                 .all(|completion| queue.push(&completion.cqe, completion.solicited).is_ok())
@@ -109,8 +109,8 @@ impl Cq {
 
     /// Arms a CQ in virtqueue mode: an interrupt is sent for the next completion of
     /// the kind in `flags` that the driver has not polled yet.
-    pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
-        self.update(device, &device.space.enter(), 0, |queue| {
+    pub(crate) fn request_notify(&self, hca: &Hca, flags: NotifyFlags) {
+        self.update(hca, &hca.space.enter(), 0, |queue| {
             queue.request_notify(flags);
             true
         });
@@ -118,25 +118,25 @@ impl Cq {
 
     /// Makes the CQ dead after the driver reset its virtqueue. On return the virtqueue's
     /// memory is not accessed any more.
-    pub(crate) fn virtqueue_reset(&self, device: &Device) {
+    pub(crate) fn virtqueue_reset(&self, hca: &Hca) {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
         }
-        self.update(device, &device.space.enter(), 0, |_| false);
+        self.update(hca, &hca.space.enter(), 0, |_| false);
     }
 
     /// Handles the CQ's doorbell or deadline: sends the completion event that the arm word
     /// requests, if a matching completion is unpolled, and the delayed event, if its time has come.
-    pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
+    pub(crate) fn doorbell(&self, hca: &Hca, view: &DmaView) {
         done::notified(1);
-        self.update(device, view, 0, |_| true);
+        self.update(hca, view, 0, |_| true);
     }
 
     /// Sets the moderation of the CQ. A delayed event is sent.
-    pub(crate) fn moderate(&self, device: &Device, moderation: Option<Moderation>) {
+    pub(crate) fn moderate(&self, hca: &Hca, moderation: Option<Moderation>) {
         let inner = &mut *self.inner.lock();
         if inner.moderator.change(moderation) && inner.state == CqState::Live {
-            self.notify(device, inner.queue.as_virtqueue());
+            self.notify(hca, inner.queue.as_virtqueue());
         }
     }
 
@@ -146,11 +146,11 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` if the CQ is dead, or has more than `cqe` unpolled completions.
-    pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
-        let view = device.space.enter();
+    pub(crate) fn resize(&self, hca: &Hca, ring: RingMem, cqe: u32) -> Result<u32> {
+        let view = hca.space.enter();
         // Send the event if the old ring's arm word requests it now. For later completions the
         // consumer arms the new ring.
-        self.doorbell(device, &view);
+        self.doorbell(hca, &view);
         let mut inner = self.inner.lock();
         require(inner.state == CqState::Live)?;
         inner.queue.resize(&view, ring, cqe)
@@ -160,16 +160,16 @@ impl Cq {
     /// event if it is due and not to be delayed. The CQ becomes dead if `change` returns false.
     fn update(
         &self,
-        device: &Device,
+        hca: &Hca,
         view: &DmaView,
         added: u32,
         change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        // A failed device reports no completions to its driver: the VM may have lost the memory
+        // A failed HCA reports no completions to its driver: the VM may have lost the memory
         // that the operations accessed.
-        if inner.state != CqState::Live || device.has_failed() {
+        if inner.state != CqState::Live || hca.has_failed() {
             return;
         }
         let mut queue = inner.queue.enter(view);
@@ -177,22 +177,19 @@ impl Cq {
         // After an overflow, the CQEs that were written before it are published.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
-        let mut sends = inner.moderator.sends(device, self.number, is_due, added);
+        let mut sends = inner.moderator.sends(hca, self.number, is_due, added);
         if is_dead {
             sends |= inner.moderator.change(None);
         }
         if sends {
-            self.notify(device, inner.queue.as_virtqueue());
+            self.notify(hca, inner.queue.as_virtqueue());
         }
         if is_dead {
             inner.state = CqState::Dead;
-            device.events().asynchronous(
-                EventSource::Cq(self.number),
-                AsyncEvent::CqErr,
-                self.cookie,
-            );
+            hca.events()
+                .asynchronous(EventSource::Cq(self.number), AsyncEvent::CqErr, self.cookie);
             drop(guard);
-            self.users.fail(device);
+            self.users.fail(hca);
         }
     }
 
@@ -206,28 +203,26 @@ impl Cq {
     }
 
     /// Sends the completion event, or an interrupt if the CQ is a virtqueue.
-    fn notify(&self, device: &Device, virtqueue: Option<&VirtqueueMem>) {
-        device.counters.add(Counter::CompletionEvents, 1);
+    fn notify(&self, hca: &Hca, virtqueue: Option<&VirtqueueMem>) {
+        hca.counters.add(Counter::CompletionEvents, 1);
         match virtqueue {
-            None => device
+            None => hca
                 .events()
                 .completion(self.event_queue, self.number, self.cookie),
-            Some(virtqueue) => device.virtqueues().interrupt(virtqueue.number()),
+            Some(virtqueue) => hca.virtqueues().interrupt(virtqueue.number()),
         }
     }
 
     /// Stops using the ring's memory and drops events not yet sent.
-    pub(crate) fn destroy(&self, device: &Device) {
+    pub(crate) fn destroy(&self, hca: &Hca) {
         {
             let inner = &mut *self.inner.lock();
             inner.state = CqState::Destroyed;
-            inner.moderator.stop(device, self.number);
+            inner.moderator.stop(hca, self.number);
         }
-        device
-            .events()
+        hca.events()
             .forget(self.event_queue, EventSource::Completions(self.number));
-        device
-            .events()
+        hca.events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Cq(self.number));
     }
 }
@@ -248,7 +243,7 @@ struct PendingCqe {
 /// completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
-    device: &'a Device,
+    hca: &'a Hca,
     view: &'a DmaView,
     waiting: RefCell<[PendingCqe; BATCH]>,
     count: Cell<usize>,
@@ -256,14 +251,14 @@ pub(crate) struct Completions<'a> {
 
 impl<'a> Completions<'a> {
     /// An empty batch.
-    pub(crate) fn new(cq: &'a Cq, device: &'a Device, view: &'a DmaView) -> Self {
+    pub(crate) fn new(cq: &'a Cq, hca: &'a Hca, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,
         };
         Self {
             cq,
-            device,
+            hca,
             view,
             waiting: RefCell::new([none; BATCH]),
             count: Cell::new(0),
@@ -288,7 +283,7 @@ impl<'a> Completions<'a> {
         let count = self.count.take();
         if count > 0 {
             let waiting = &self.waiting.borrow()[..count];
-            self.cq.complete(self.device, self.view, waiting);
+            self.cq.complete(self.hca, self.view, waiting);
         }
     }
 }

@@ -119,7 +119,7 @@ impl Backlog {
     }
 }
 
-/// The event queues of a device.
+/// The event queues of an HCA.
 pub(crate) struct EventQueues {
     sink: Arc<dyn Virtqueues>,
     /// Element n belongs to virtqueue `FIRST_EVENT_QUEUE + n`.

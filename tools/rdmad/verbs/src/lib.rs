@@ -2,15 +2,15 @@
 
 //! The verbs engine of a virtio-rdma device.
 //!
-//! A [`Device`] is the device of one VM. It executes control commands, given as bytes, on the VM's
-//! objects, and the work requests in the VM's rings. Guest memory is a [`dma::DmaSpace`], the
+//! An [`Hca`] holds the objects of one VM. It executes control commands, given as bytes, on the
+//! VM's objects, and the work requests in the VM's rings. Guest memory is a [`dma::DmaSpace`], the
 //! device's virtqueues are [`Virtqueues`], and the network is a [`roce::FramePort`], so the engine
-//! does not depend on how the device is presented to the guest. The devices of a process share a
+//! does not depend on how the device is presented to the guest. The HCAs of a process share a
 //! [`Runtime`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `device` | the device, its objects and its turns |
+//! | `hca` | the HCA, its objects and its turns |
 //! | `command` | control commands |
 //! | `qp`, `cq`, `srq`, `pd`, `memory`, `gid` | the objects |
 //! | `multicast` | groups of QPs of datagrams |
@@ -22,7 +22,7 @@
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
 //! | `port_pace` | rate limits of a port, which its QPs share |
-//! | `counters`, `counter_sets`, `status` | statistics and status of a device |
+//! | `counters`, `counter_sets`, `status` | statistics and status of an HCA |
 //! | `config`, `table`, `users`, `error` | limits, numbered objects, users of objects, errno |
 
 #![forbid(unsafe_code)]
@@ -35,11 +35,11 @@ mod config;
 mod counter_sets;
 mod counters;
 mod cq;
-mod device;
 mod direct;
 mod error;
 mod event;
 mod gid;
+mod hca;
 mod heard;
 mod link;
 mod memory;
@@ -61,16 +61,16 @@ mod virtqueues;
 mod wire;
 mod wqe;
 
-pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY, DEFAULT_POLL_MICROSECONDS};
-pub use device::Device;
-pub(crate) use device::{Borrowed, ForFrames};
+pub use config::{HcaConfig, Limits, LinkSpeed, DEFAULT_MEMORY, DEFAULT_POLL_MICROSECONDS};
+pub use hca::Hca;
+pub(crate) use hca::{Borrowed, ForFrames};
 pub use port_pace::{PortRates, Rate, Throttled};
 pub use qp::QpDetails;
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_PORTS, MAX_WORKERS};
 #[cfg(feature = "counting")]
 pub use shared::shared_writes;
 pub use status::{
-    DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
+    DataPath, HcaStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
 };
 #[cfg(feature = "testing")]
 pub use turn::MAX_TURN;

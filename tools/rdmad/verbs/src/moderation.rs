@@ -3,7 +3,7 @@
 //! Moderation of CQs: completion events that are due, but delayed.
 //!
 //! A moderated CQ sends its event after a number of completions or after some time. The deadlines
-//! of a device's CQs are in one set. The flow of notifications has an entry in the timers for the
+//! of an HCA's CQs are in one set. The flow of notifications has an entry in the timers for the
 //! first of them, and treats a CQ whose deadline has passed as if its doorbell had rung.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use virtio_rdma_abi::number::Cqn;
 
 use crate::runtime::{Alarm, Flow, FlowKey, Until};
 use crate::shared::Mutex;
-use crate::Device;
+use crate::Hca;
 
 /// The values with which a CQ is moderated.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +56,17 @@ impl Moderator {
     /// Whether CQ `cqn` sends its event now. `is_due` is true if the event has become due with the
     /// last `added` completions.
     #[inline]
-    pub(crate) fn sends(&mut self, device: &Device, cqn: Cqn, is_due: bool, added: u32) -> bool {
+    pub(crate) fn sends(&mut self, hca: &Hca, cqn: Cqn, is_due: bool, added: u32) -> bool {
         match self.moderation {
             None => is_due,
             Some(_) if !is_due && self.delayed.is_none() => false,
-            Some(moderation) => self.delay(device, cqn, moderation, added),
+            Some(moderation) => self.delay(hca, cqn, moderation, added),
         }
     }
 
     /// Counts `added` completions, and returns whether the event is not to be delayed any longer.
-    fn delay(&mut self, device: &Device, cqn: Cqn, moderation: Moderation, added: u32) -> bool {
-        let now = device.runtime().scheduler.clock.now();
+    fn delay(&mut self, hca: &Hca, cqn: Cqn, moderation: Moderation, added: u32) -> bool {
+        let now = hca.runtime().scheduler.clock.now();
         let delayed = self.delayed.get_or_insert(Delayed {
             left: moderation.count,
             deadline: now + moderation.period,
@@ -82,7 +82,7 @@ impl Moderator {
             .is_none_or(|entry| entry <= now || deadline < entry)
         {
             let old = self.entry.replace(deadline);
-            device.deadlines.change(device, cqn, old, Some(deadline));
+            hca.deadlines.change(hca, cqn, old, Some(deadline));
         }
         false
     }
@@ -94,15 +94,15 @@ impl Moderator {
     }
 
     /// Drops the delayed event and the deadline of CQ `cqn`, which is destroyed.
-    pub(crate) fn stop(&mut self, device: &Device, cqn: Cqn) {
+    pub(crate) fn stop(&mut self, hca: &Hca, cqn: Cqn) {
         self.change(None);
         if let Some(old) = self.entry.take() {
-            device.deadlines.change(device, cqn, Some(old), None);
+            hca.deadlines.change(hca, cqn, Some(old), None);
         }
     }
 }
 
-/// The deadlines of a device's CQs that delay events, at most one for each CQ.
+/// The deadlines of an HCA's CQs that delay events, at most one for each CQ.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(Mutex<Inner>);
 
@@ -114,7 +114,7 @@ struct Inner {
 
 impl Deadlines {
     /// Replaces the deadline `old` of CQ `cqn` by `new`.
-    fn change(&self, device: &Device, cqn: Cqn, old: Option<Instant>, new: Option<Instant>) {
+    fn change(&self, hca: &Hca, cqn: Cqn, old: Option<Instant>, new: Option<Instant>) {
         let inner = &mut *self.0.lock();
         if let Some(old) = old {
             inner.set.remove(&(old, cqn));
@@ -122,13 +122,13 @@ impl Deadlines {
         if let Some(new) = new {
             inner.set.insert((new, cqn));
         }
-        inner.arm(device);
+        inner.arm(hca);
     }
 
     /// Removes the CQs whose deadlines have passed, after the timers have removed the entry of the
     /// flow of notifications. `look` is called for each.
-    pub(crate) fn expired(&self, device: &Device, look: impl Fn(Cqn)) {
-        let now = device.runtime().scheduler.clock.now();
+    pub(crate) fn expired(&self, hca: &Hca, look: impl Fn(Cqn)) {
+        let now = hca.runtime().scheduler.clock.now();
         let inner = &mut *self.0.lock();
         inner.alarm.expired();
         while let Some(&(deadline, cqn)) = inner.set.first() {
@@ -138,28 +138,28 @@ impl Deadlines {
             inner.set.pop_first();
             look(cqn);
         }
-        inner.arm(device);
+        inner.arm(hca);
     }
 }
 
 impl Inner {
     /// Ensures that the port's flow gets a turn at the first deadline. Without a deadline, the flow
     /// has no entry in the timers.
-    fn arm(&mut self, device: &Device) -> Option<Until> {
-        let scheduler = &device.runtime().scheduler;
+    fn arm(&mut self, hca: &Hca) -> Option<Until> {
+        let scheduler = &hca.runtime().scheduler;
         let Some(&(first, _)) = self.set.first() else {
-            self.alarm.clear(scheduler, flow_of(device));
+            self.alarm.clear(scheduler, flow_of(hca));
             return None;
         };
-        let home = device.flows().home(Flow::NOTIFICATIONS);
-        Some(self.alarm.set(scheduler, flow_of(device), home, first))
+        let home = hca.flows().home(Flow::NOTIFICATIONS);
+        Some(self.alarm.set(scheduler, flow_of(hca), home, first))
     }
 }
 
-/// The flow of the device's notifications.
-fn flow_of(device: &Device) -> FlowKey {
+/// The flow of the HCA's notifications.
+fn flow_of(hca: &Hca) -> FlowKey {
     FlowKey {
-        port: device.port(),
+        port: hca.port(),
         flow: Flow::NOTIFICATIONS,
     }
 }

@@ -3,7 +3,7 @@
 //! Multicast groups: the QPs that receive datagrams sent to a multicast GID.
 //!
 //! A datagram to a group is always sent as a packet. The frame port delivers it to all ports that
-//! joined the group's Ethernet address, including the sender's own port. Each device then delivers
+//! joined the group's Ethernet address, including the sender's own port. Each HCA then delivers
 //! the datagram to its QPs in turns of its own. So the cost of the sender's turn does not depend on
 //! the number of members.
 
@@ -18,12 +18,12 @@ use virtio_rdma_abi::number::Qpn;
 use crate::config::Limits;
 use crate::error::{require, Errno, Result};
 use crate::gid::Gid;
-use crate::Device;
+use crate::Hca;
 
 /// The QPNs of the members of each group, by MGID.
 type Members = HashMap<Gid, Arc<[Qpn]>>;
 
-/// The groups of a device that have members. A lookup takes no lock and constant time. A change
+/// The groups of an HCA that have members. A lookup takes no lock and constant time. A change
 /// copies the table; only the thread that executes a control command may change it.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(ArcSwap<Members>);
@@ -107,7 +107,7 @@ fn without(members: &[Qpn], qpn: Qpn) -> Arc<[Qpn]> {
     others.collect()
 }
 
-impl Device {
+impl Hca {
     /// Attaches QP `qpn`, a UD QP, to a group: the QP receives the group's datagrams.
     pub(crate) fn attach_to(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         let address = gid_to_ip(mgid);

@@ -19,7 +19,7 @@ use crate::pd::PdUse;
 use crate::shared::Mutex;
 use crate::users::Users;
 use crate::wqe::{parse_recv, recv_size, BadRecv, PostedRecv, RecvOrigin, FIRST_OF_RECV};
-use crate::Device;
+use crate::Hca;
 
 /// A shared receive queue.
 ///
@@ -84,7 +84,7 @@ pub(crate) struct SrqInit {
     pub max_sge: u32,
     /// The ring's memory.
     pub ring: RingMem,
-    /// Charge for the SRQ's memory in the device.
+    /// Charge for the SRQ's memory in the HCA.
     pub charge: Charge,
 }
 
@@ -131,7 +131,7 @@ impl Srq {
     /// [`complete`](Self::complete) or [`put_back`](Self::put_back), except after an error.
     pub(crate) fn fetch(
         &self,
-        device: &Device,
+        hca: &Hca,
         view: &DmaView,
         buffer: &mut [u8],
     ) -> std::result::Result<Option<RecvWr<PostedRecv>>, BadRecv> {
@@ -150,18 +150,18 @@ impl Srq {
         let slot = match fetched {
             Ok(Some(slot)) if !memory.lost() => slot,
             Ok(None) if !memory.lost() => return Ok(None),
-            _ => return Err(self.fail(queue, device)),
+            _ => return Err(self.fail(queue, hca)),
         };
         let present = memory.read_wqe(slot.into(), buffer, FIRST_OF_RECV, recv_size);
         // WQEs are fetched when messages arrive, so the driver need not ring the doorbell.
         queue.ring.suppress_doorbell(&memory);
-        self.check_limit(queue, &memory, device);
+        self.check_limit(queue, &memory, hca);
         let parsed = parse_recv(buffer, present, self.max_sge, RecvOrigin::Srq { slot });
         if parsed.is_err() {
             queue.ring.complete();
         }
         if memory.lost() {
-            return Err(self.fail(queue, device));
+            return Err(self.fail(queue, hca));
         }
         parsed.map(Some)
     }
@@ -181,13 +181,8 @@ impl Srq {
     }
 
     /// Executes MODIFY_SRQ: all of it, or nothing if it fails.
-    pub(crate) fn modify(
-        &self,
-        device: &Device,
-        new: Option<NewRing>,
-        limit: Option<u32>,
-    ) -> Result<()> {
-        let view = device.space.enter();
+    pub(crate) fn modify(&self, hca: &Hca, new: Option<NewRing>, limit: Option<u32>) -> Result<()> {
+        let view = hca.space.enter();
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
         require(queue.state == SrqState::Live)?;
@@ -203,7 +198,7 @@ impl Srq {
         }
         if let Some(limit) = limit {
             queue.limit = limit;
-            self.check_limit(queue, &RingView::new(mem, &view), device);
+            self.check_limit(queue, &RingView::new(mem, &view), hca);
         }
         Ok(())
     }
@@ -231,36 +226,34 @@ impl Srq {
     }
 
     /// Stops using the ring's memory and drops events not yet sent.
-    pub(crate) fn destroy(&self, device: &Device) {
+    pub(crate) fn destroy(&self, hca: &Hca) {
         self.inner.lock().queue.state = SrqState::Destroyed;
-        device
-            .events()
+        hca.events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Srq(self.number));
     }
 
     /// If fewer work requests than the limit are left, raises SRQ_LIMIT_REACHED and disarms it.
-    fn check_limit(&self, queue: &mut SrqQueue, memory: &RingView<'_>, device: &Device) {
+    fn check_limit(&self, queue: &mut SrqQueue, memory: &RingView<'_>, hca: &Hca) {
         if queue.limit == 0 {
             return;
         }
         let left = queue.returned.len() + queue.ring.available(memory) as usize;
         if left < queue.limit as usize {
             queue.limit = 0;
-            self.raise(device, AsyncEvent::SrqLimitReached);
+            self.raise(hca, AsyncEvent::SrqLimitReached);
         }
     }
 
     /// Fails the SRQ and all its QPs because its ring is corrupt.
-    fn fail(&self, queue: &mut SrqQueue, device: &Device) -> BadRecv {
+    fn fail(&self, queue: &mut SrqQueue, hca: &Hca) -> BadRecv {
         queue.state = SrqState::Broken;
-        self.raise(device, AsyncEvent::SrqErr);
-        self.users.fail(device);
+        self.raise(hca, AsyncEvent::SrqErr);
+        self.users.fail(hca);
         BadRecv::Ring
     }
 
-    fn raise(&self, device: &Device, event: AsyncEvent) {
-        device
-            .events()
+    fn raise(&self, hca: &Hca, event: AsyncEvent) {
+        hca.events()
             .asynchronous(EventSource::Srq(self.number), event, self.cookie);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The status of a running device. Reading it takes no lock that a worker holds for long.
+//! The status of a running HCA. Reading it takes no lock that a worker holds for long.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::number::Qpn;
 
 use crate::port_pace::{PortRates, Throttled};
-use crate::Device;
+use crate::Hca;
 
 /// The data path to the peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,9 @@ pub struct QpStatus {
     pub rate_limit: Option<u32>,
 }
 
-/// Status of a device. The values are not read at the same instant.
+/// Status of an HCA. The values are not read at the same instant.
 #[derive(Clone, Debug)]
-pub struct DeviceStatus {
+pub struct HcaStatus {
     /// MAC address of the port.
     pub mac: [u8; 6],
     /// Whether the link is up.
@@ -77,9 +77,9 @@ pub struct DeviceStatus {
     pub refused_gids: u64,
     /// Number of QPs.
     pub qps: usize,
-    /// Memory that the device has allocated or reserved for the VM.
+    /// Memory that the HCA has allocated or reserved for the VM.
     pub memory: MemoryStatus,
-    /// Guest memory that the device has mapped.
+    /// Guest memory that the HCA has mapped.
     pub guest_memory: MemoryStatus,
     /// Bytes of the mapped guest memory that are in files of huge pages.
     pub huge_pages: u64,
@@ -87,7 +87,7 @@ pub struct DeviceStatus {
     pub rates: PortRates,
     /// Time for which the rate limits have delayed work.
     pub throttled: Throttled,
-    /// Counters of the device.
+    /// Counters of the HCA.
     pub counters: RspQueryCounters,
 }
 
@@ -126,17 +126,17 @@ pub struct RuntimeStatus {
     pub grace_periods: u64,
 }
 
-impl Device {
+impl Hca {
     /// Whether a driver has set the device up.
     pub fn has_driver(&self) -> bool {
         self.negotiated() != Features::NONE
     }
 
-    /// The status of the device. The time that this takes does not depend on the number of its
+    /// The status of the HCA. The time that this takes does not depend on the number of its
     /// objects.
-    pub fn status(&self) -> DeviceStatus {
+    pub fn status(&self) -> HcaStatus {
         let (mapped, mappable) = self.space.mapped();
-        DeviceStatus {
+        HcaStatus {
             mac: self.mac(),
             link: self.link_is_up(),
             features: self.negotiated(),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use virtio_rdma_abi::number::Qpn;
 
 use crate::shared::Mutex;
-use crate::Device;
+use crate::Hca;
 
 /// The QPs that use a CQ or SRQ. For each QPN: the number of the QP's queues that use the CQ or
 /// SRQ. A CQ or SRQ with users can't be destroyed. If it fails, its users fail.
@@ -37,9 +37,9 @@ impl Users {
     }
 
     /// Fails the QPs after their CQ or SRQ failed: the next turn of each QP takes it to ERR.
-    pub(crate) fn fail(&self, device: &Device) {
+    pub(crate) fn fail(&self, hca: &Hca) {
         for qpn in self.0.lock().keys() {
-            device.fail_qp(*qpn);
+            hca.fail_qp(*qpn);
         }
     }
 }

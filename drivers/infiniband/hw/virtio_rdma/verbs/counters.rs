@@ -54,9 +54,9 @@ impl PortCounters for IbDevice {
 
     fn read_counters(this: &rdma::Device<Self>, port: u32, to: &mut [u64]) -> Result {
         let port = check_port(port)?;
-        let ctrl = this.device.ctrl();
+        let ctrl = this.virtio.ctrl();
         // `ib_core` adds the values of counter sets, which QUERY_COUNTERS includes.
-        let answer = match this.device.limits().has(Feature::CounterSets) {
+        let answer = match this.virtio.limits().has(Feature::CounterSets) {
             true => ctrl.exec(&CmdQueryCounterSet {
                 csn: CounterSetNumber::NONE,
             }),
@@ -73,7 +73,7 @@ impl PortCounters for IbDevice {
 impl StandardCounters for IbDevice {
     fn read_standard(this: &rdma::Device<Self>, port: u32) -> Result<StandardCounts> {
         let port = check_port(port)?;
-        let counts = this.device.ctrl().exec(&CmdQueryCounters { port })?;
+        let counts = this.virtio.ctrl().exec(&CmdQueryCounters { port })?;
         let sum = u64::wrapping_add;
         Ok(StandardCounts {
             xmit_bytes: sum(counts.tx_bytes, counts.direct_tx_bytes),
@@ -93,14 +93,14 @@ fn set(counter: NonZeroU32) -> CounterSetNumber {
 impl QpCounters for IbDevice {
     fn create_counter(this: &rdma::Device<Self>, port: u32) -> Result<NonZeroU32> {
         let port = check_port(port)?;
-        let answer = this.device.ctrl().exec(&CmdCreateCounterSet { port })?;
+        let answer = this.virtio.ctrl().exec(&CmdCreateCounterSet { port })?;
         // 0 is no counter set, so this device breaks the rules.
         NonZeroU32::new(answer.csn.get()).ok_or(EIO)
     }
 
     fn destroy_counter(this: &rdma::Device<Self>, counter: NonZeroU32) {
         let request = CmdDestroyCounterSet { csn: set(counter) };
-        super::destroy(&this.device, &request, ());
+        super::destroy(&this.virtio, &request, ());
     }
 
     fn bind_qp(qp: &Qp<Self>, counter: NonZeroU32) -> Result {
@@ -108,7 +108,7 @@ impl QpCounters for IbDevice {
             qpn: qp.number(),
             csn: set(counter),
         };
-        qp.device().device.ctrl().exec(&request)?;
+        qp.device().virtio.ctrl().exec(&request)?;
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl QpCounters for IbDevice {
             qpn: qp.number(),
             csn: CounterSetNumber::NONE,
         };
-        super::destroy(&qp.device().device, &request, ());
+        super::destroy(&qp.device().virtio, &request, ());
     }
 
     fn read_counter(
@@ -126,7 +126,7 @@ impl QpCounters for IbDevice {
         counter: NonZeroU32,
     ) -> Result<impl Iterator<Item = u64>> {
         let csn = set(counter);
-        let answer = this.device.ctrl().exec(&CmdQueryCounterSet { csn })?;
+        let answer = this.virtio.ctrl().exec(&CmdQueryCounterSet { csn })?;
         Ok(answer.values().into_iter())
     }
 }

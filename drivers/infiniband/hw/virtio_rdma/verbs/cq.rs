@@ -168,7 +168,7 @@ impl Cq {
         attr: &CqAttr,
         consumer: CqConsumer,
     ) -> Result<NewCq<Self>> {
-        let device = &ib_device.device;
+        let device = &ib_device.virtio;
         let ring = KernelRing::new(ib_device, RingKind::Completion, attr.entries, Cqe::SIZE)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.event_handlers().register(cq.clone())?;
@@ -260,7 +260,7 @@ impl CompletionQueues for IbDevice {
         attr: &CqAttr,
         consumer: CqConsumer,
     ) -> Result<NewCq<Cq>> {
-        let device = &this.device;
+        let device = &this.virtio;
         check(device, attr)?;
         match device.queues() {
             Queues::OwnRings(own_rings) => Cq::in_ring(this, own_rings, attr, consumer),
@@ -276,7 +276,7 @@ impl UserCompletionQueues for IbDevice {
         consumer: CqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewCq<Cq>> {
-        let device = &context.device().device;
+        let device = &context.device().virtio;
         check(device, attr)?;
         let (new, ring) = match device.queues() {
             Queues::OwnRings(own_rings) => {

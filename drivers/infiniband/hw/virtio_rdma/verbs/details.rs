@@ -31,7 +31,7 @@ fn backing(device: &Device) -> &'static CStr {
 impl ResourceDetails for IbDevice {
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result {
         let cap = qp.cap();
-        details.text(c"queues", backing(&qp.device().device))?;
+        details.text(c"queues", backing(&qp.device().virtio))?;
         details.number(c"sq_size", cap.max_send_wr)?;
         details.number(c"rq_size", cap.max_recv_wr)?;
         details.number(c"max_inline", cap.max_inline_data)?;
@@ -39,7 +39,7 @@ impl ResourceDetails for IbDevice {
     }
 
     fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result {
-        details.text(c"queues", backing(&cq.device().device))?;
+        details.text(c"queues", backing(&cq.device().virtio))?;
         details.number(c"cqn", cq.number().get())
     }
 

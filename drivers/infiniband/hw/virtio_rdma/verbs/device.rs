@@ -108,7 +108,8 @@ const RING_PARTS: usize = 4;
 
 /// The driver's part of an `ib_device`.
 pub(super) struct IbDevice {
-    pub(super) device: Arc<Device>,
+    /// The virtio device that serves this one.
+    pub(super) virtio: Arc<Device>,
     /// The port's attributes when the device was registered; the sizes of its tables do not change.
     pub(super) port: RspQueryPort,
     /// Additions to the port's GID table.
@@ -148,7 +149,7 @@ impl rdma::Driver for IbDevice {
         .with_resource_details();
 
     fn query_device(this: &rdma::Device<Self>) -> DeviceAttr {
-        let limits = this.device.limits();
+        let limits = this.virtio.limits();
         let config = &limits.config;
         let with = |feature, limit| if limits.has(feature) { limit } else { 0 };
         let groups = |limit| with(Feature::Multicast, limit);
@@ -208,12 +209,12 @@ impl rdma::Driver for IbDevice {
 impl IbDevice {
     /// Size in bytes of the largest MR.
     pub(super) fn max_mr_size(&self) -> u64 {
-        self.device.limits().max_mr_size(MAX_FLAT_MR_SIZE)
+        self.virtio.limits().max_mr_size(MAX_FLAT_MR_SIZE)
     }
 
     /// Maximum number of pages of an MR for fast registration.
     pub(super) fn max_fast_reg_pages(&self) -> u32 {
-        let limits = self.device.limits();
+        let limits = self.virtio.limits();
         limits.max_fast_reg_pages(MappedPages::MAX_PAGES as u32)
     }
 }
@@ -252,7 +253,7 @@ impl Verbs {
                 adaptive_moderation: device.limits().has(Feature::CqModeration),
             },
             Ok(IbDevice {
-                device: device.clone(),
+                virtio: device.clone(),
                 port,
                 gids: GidCommands::new()?,
                 ahs,

@@ -188,7 +188,7 @@ pub(super) fn register<'a>(
     pin: impl FnOnce() -> Result<LockedDmabuf<'a>>,
 ) -> Result<NewMr<Mr>> {
     let ib_device = pd.device();
-    let device = &ib_device.device;
+    let device = &ib_device.virtio;
     if !device.limits().has(Feature::Peers) {
         return Err(EOPNOTSUPP);
     }
@@ -201,7 +201,7 @@ pub(super) fn register<'a>(
     }
     let mut buffer = pin()?;
     let page_shift =
-        buffer.best_page_shift(ib_device.device.limits().mr_page_sizes(), memory.iova)?;
+        buffer.best_page_shift(ib_device.virtio.limits().mr_page_sizes(), memory.iova)?;
     let range = UserMemory {
         start: memory.iova,
         ..*memory

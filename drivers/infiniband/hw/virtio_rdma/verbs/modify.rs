@@ -143,7 +143,7 @@ impl ModifyQueuePairs for IbDevice {
         modification: &QpModification<'_>,
         udata: Option<&Udata<'_>>,
     ) -> Result {
-        let device = &qp.device().device;
+        let device = &qp.device().virtio;
         let _guard = qp.modifying();
         let step = modification.transition(qp.state(), qp.qp_type())?;
         let (_, to) = step;
@@ -220,7 +220,7 @@ impl ModifyQueuePairs for IbDevice {
             qpn: qp.number(),
             attr_mask: ib::QpAttrMask::ALL,
         };
-        let response = qp.device().device.ctrl().exec(&request)?;
+        let response = qp.device().virtio.ctrl().exec(&request)?;
         let attr = decode::qp::check(&response.attr).map_err(|_| EIO)?;
         Ok(decode_attr(&attr, qp.cap()))
     }

@@ -260,7 +260,7 @@ impl Drop for Mr {
 
 /// Access flags of an MR of a process in the device's encoding.
 fn user_access_flags(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
-    access_flags(access, optional_access_flags(pd.device().device.limits()))
+    access_flags(access, optional_access_flags(pd.device().virtio.limits()))
 }
 
 /// The command that registers pinned memory, and the page list to which it refers.
@@ -280,7 +280,7 @@ impl RegCommand {
     ) -> Result<Self> {
         let ib_device = pd.device();
         let count = umem.page_count(page_shift)?;
-        let has_two_levels = ib_device.device.limits().has(Feature::MrPages);
+        let has_two_levels = ib_device.virtio.limits().has(Feature::MrPages);
         let pages = umem.pages(page_shift)?;
         let list = Pages::new(ib_device, count, has_two_levels, pages)?;
         let base = CmdRegUserMr {
@@ -318,7 +318,7 @@ impl RegCommand {
 fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
     access_flags(
         memory.access,
-        optional_access_flags(ib_device.device.limits()),
+        optional_access_flags(ib_device.virtio.limits()),
     )?;
     if memory.length == 0 || memory.length > ib_device.max_mr_size() {
         return Err(EINVAL);
@@ -326,7 +326,7 @@ fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
     let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
     // Fails if memory and `iova` begin at different offsets in their pages.
     let page_shift =
-        umem.best_page_shift(ib_device.device.limits().mr_page_sizes(), memory.iova)?;
+        umem.best_page_shift(ib_device.virtio.limits().mr_page_sizes(), memory.iova)?;
     Ok(User {
         umem: Arc::new(umem, GFP_KERNEL)?,
         page_shift,
@@ -338,7 +338,7 @@ impl MemoryRegions for IbDevice {
     type Mr = Mr;
 
     fn get_dma_mr(pd: &Pd<Self>, access: AccessFlags) -> Result<NewMr<Mr>> {
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         let request = CmdGetDmaMr {
             pdn: pd.number(),
             access_flags: access_flags(access, ib::AccessFlags::NONE)?,
@@ -351,7 +351,7 @@ impl MemoryRegions for IbDevice {
         if let Some(range) = peer::range(pd, &memory)? {
             return dmabuf::register(pd, &memory, || range.pin(pd.device(), &memory));
         }
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         let user = pin(pd.device(), memory)?;
         let command = RegCommand::new(pd, &user.umem, user.page_shift, &user.memory)?;
         let pages = KBox::pin_init(
@@ -443,7 +443,7 @@ impl MemoryRegions for IbDevice {
 impl FastRegistration for IbDevice {
     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Mr>> {
         let ib_device = pd.device();
-        let device = &ib_device.device;
+        let device = &ib_device.virtio;
         if max_pages > ib_device.max_fast_reg_pages() {
             return Err(EINVAL);
         }

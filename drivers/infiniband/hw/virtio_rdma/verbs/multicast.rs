@@ -24,7 +24,7 @@ impl MulticastGroups for IbDevice {
             qpn: qp.number(),
             mgid: *group,
         };
-        super::create(&qp.device().device, &request, ()).map(|_| ())
+        super::create(&qp.device().virtio, &request, ()).map(|_| ())
     }
 
     /// Always succeeds: otherwise the core could not destroy the QP. If the device does not answer,
@@ -34,7 +34,7 @@ impl MulticastGroups for IbDevice {
             qpn: qp.number(),
             mgid: *group,
         };
-        super::destroy(&qp.device().device, &request, ());
+        super::destroy(&qp.device().virtio, &request, ());
         Ok(())
     }
 }

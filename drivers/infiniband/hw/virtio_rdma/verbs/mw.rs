@@ -43,7 +43,7 @@ impl MemoryWindows for IbDevice {
     type Mw = Mw;
 
     fn alloc_mw(pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<Mw>> {
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         let mw_type = match mw_type {
             MwType::One => ib::MwType::One,
             MwType::Two => ib::MwType::Two,

@@ -39,9 +39,9 @@ impl ProtectionDomains for IbDevice {
     type Pd = Pd;
 
     fn alloc_pd(this: &rdma::Device<Self>) -> Result<Pd> {
-        let (response, ()) = super::create(&this.device, &CmdCreatePd {}, ())?;
+        let (response, ()) = super::create(&this.virtio, &CmdCreatePd {}, ())?;
         Ok(Pd {
-            device: this.device.clone(),
+            device: this.virtio.clone(),
             number: response.pdn,
         })
     }

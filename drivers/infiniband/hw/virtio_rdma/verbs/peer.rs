@@ -63,7 +63,7 @@ mod out_of_tree {
         if request.attributes != ContextAttributes::PEER {
             return Err(EINVAL);
         }
-        if !ib_device.device.limits().has(Feature::Peers) {
+        if !ib_device.virtio.limits().has(Feature::Peers) {
             return Err(EOPNOTSUPP);
         }
         let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;

@@ -104,8 +104,8 @@ impl Ports for IbDevice {
         check_port(port)?;
         // A device that can't be told can't be asked either.
         let _ = port_state::tell(this);
-        let mut response = match ask(&this.device) {
-            Err(_) if !this.device.lifecycle().is_working() => RspQueryPort {
+        let mut response = match ask(&this.virtio) {
+            Err(_) if !this.virtio.lifecycle().is_working() => RspQueryPort {
                 state: PortState::Down.value(),
                 ..this.port
             },
@@ -152,7 +152,7 @@ impl Ports for IbDevice {
     /// An entry of the P_Key table.
     fn query_pkey(this: &rdma::Device<Self>, port: u32, index: u16) -> Result<u16> {
         let port = check_port(port)?.into();
-        let response = this.device.ctrl().exec(&CmdQueryPkey { port, index })?;
+        let response = this.virtio.ctrl().exec(&CmdQueryPkey { port, index })?;
         Ok(response.pkey)
     }
 }
@@ -169,7 +169,7 @@ impl GidTable for IbDevice {
             index: gid.index(),
             port_num: gid.port(),
         };
-        let (vlan, device) = (gid.vlan()?, &this.device);
+        let (vlan, device) = (gid.vlan()?, &this.virtio);
         if device.limits().has(Feature::GidVlan) {
             let vlan = vlan.unwrap_or(ib::NO_VLAN);
             let request = CmdAddGidVlan { base, vlan };
@@ -183,14 +183,14 @@ impl GidTable for IbDevice {
     }
 
     fn delete_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
-        if !this.gids.await_answer(&this.device, gid.index()) {
+        if !this.gids.await_answer(&this.virtio, gid.index()) {
             return Ok(());
         }
         let request = CmdDelGid {
             index: gid.index(),
             port: gid.port(),
         };
-        match this.device.ctrl().exec(&request) {
+        match this.virtio.ctrl().exec(&request) {
             // Packets of a failing device are nobody's any more.
             Ok(_) | Err(Failure::NoAnswer) => Ok(()),
             Err(failure) => Err(failure.into()),

@@ -82,7 +82,7 @@ impl PortState {
 /// Tells the device state and MTU of the port's network device, unless it knows them or lacks the
 /// feature.
 pub(super) fn tell(this: &rdma::Device<IbDevice>) -> Result<(), Failure> {
-    if !this.device.limits().has(Feature::PortState) {
+    if !this.virtio.limits().has(Feature::PortState) {
         return Ok(());
     }
     // The state is read under the lock, so the last command carries the last state.
@@ -95,7 +95,7 @@ pub(super) fn tell(this: &rdma::Device<IbDevice>) -> Result<(), Failure> {
         true => ib::PortState::Active,
         false => ib::PortState::Down,
     };
-    this.device.ctrl().exec(&CmdSetPort {
+    this.virtio.ctrl().exec(&CmdSetPort {
         port: PORT,
         state: told.value(),
         mtu: state.mtu,
@@ -107,7 +107,7 @@ pub(super) fn tell(this: &rdma::Device<IbDevice>) -> Result<(), Failure> {
 /// Whether the port's network device carries packets with a path MTU of this value. A device with
 /// the feature was told the network device's MTU and checks this itself.
 pub(super) fn carries(this: &rdma::Device<IbDevice>, path_mtu: u8) -> bool {
-    this.device.limits().has(Feature::PortState)
+    this.virtio.limits().has(Feature::PortState)
         || this
             .netdev(PORT.into())
             .is_none_or(|netdev| path_mtu <= ib::Mtu::within(netdev.mtu()).value())
@@ -131,7 +131,7 @@ impl Tick for Teller {
         if let Some(device) = self.0.try_get() {
             if let Err(Failure::Refused(error)) = tell(&device) {
                 dev_warn!(
-                    device.device.as_device(),
+                    device.virtio.as_device(),
                     "the device refuses the state of the network device: {:?}\n",
                     error
                 );

@@ -197,7 +197,7 @@ impl SharedReceiveQueues for IbDevice {
     type Srq = Srq;
 
     fn create_srq(pd: &Pd<Self>, attr: &SrqAttr, consumer: SrqConsumer) -> Result<NewSrq<Srq>> {
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         let limit = check(device, attr)?;
         let size = slot_size(attr.max_sge);
         let ring = KernelRing::new(pd.device(), RingKind::Shared, attr.max_wr, size)?;
@@ -221,7 +221,7 @@ impl SharedReceiveQueues for IbDevice {
         consumer: SrqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Srq>> {
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         let limit = check(device, attr)?;
         let request: uverbs::CreateSrqReq = udata.request()?;
         let events = register(device, consumer)?;

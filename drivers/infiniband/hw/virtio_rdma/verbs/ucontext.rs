@@ -96,7 +96,7 @@ fn agree(context: &NewContext<'_, IbDevice>, provider: &Versions) -> Result<u32>
     if context.may_log_refusal() {
         let provider = provider.or_unstated();
         dev_warn!(
-            context.device().device.as_device(),
+            context.device().virtio.as_device(),
             "process {}: its provider speaks interface versions {} to {}, \
              this module {} to {}: the {}\n",
             context.process(),
@@ -115,7 +115,7 @@ impl UserContexts for IbDevice {
     type Registers = DoorbellPage;
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
-        let device = &context.device().device;
+        let device = &context.device().virtio;
         // The kernel's tree takes no new drivers whose processes post and poll by system calls.
         if !cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_)) {
             return Err(EOPNOTSUPP);

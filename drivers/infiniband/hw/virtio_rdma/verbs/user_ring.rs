@@ -223,7 +223,7 @@ impl UserQueue {
             }),
             GFP_KERNEL,
         )?;
-        let (response, (ring, _list)) = super::create(&device.device, &command, (ring, list))?;
+        let (response, (ring, _list)) = super::create(&device.virtio, &command, (ring, list))?;
         this.rings.lock().present = Some(ring);
         Ok((this, mapping, response))
     }
@@ -255,7 +255,7 @@ impl UserQueue {
         }
         let (address, list) = next.address(device)?;
         let memory = (next, list);
-        let (response, (next, _list)) = super::create(&device.device, &command(address), memory)?;
+        let (response, (next, _list)) = super::create(&device.virtio, &command(address), memory)?;
         rings.present = Some(next);
         Ok(Moved::Done(response))
     }

@@ -24,7 +24,7 @@ impl Guest<'_> {
     /// Executes a command and records the number of the object that it creates.
     pub(super) fn plain_command(&mut self, input: &mut Input<'_>) {
         let features = Features::ALL.without(input.of(&FORMS));
-        self.vm.device.set_features(features);
+        self.vm.hca.set_features(features);
         let vm = self.vm;
         let made = match input.below(25) {
             0 => vm.call(CmdQueryPort { port: port(input) }).map(|_| 0),
@@ -150,7 +150,7 @@ impl Guest<'_> {
             }
         };
         self.learn(made.unwrap_or_default());
-        vm.device.set_features(Features::ALL);
+        vm.hca.set_features(Features::ALL);
     }
 
     /// A request to add a GID: the guest's, the peer's, or one that no VM has.

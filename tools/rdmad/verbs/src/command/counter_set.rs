@@ -10,9 +10,9 @@ use virtio_rdma_abi::number::CounterSetNumber;
 
 use super::{require_port, DONE};
 use crate::error::{Errno, Result};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn create_counter_set(
         &self,
         cmd: CmdCreateCounterSet,

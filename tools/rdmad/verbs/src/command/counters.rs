@@ -8,9 +8,9 @@ use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
 
 use super::require_port;
 use crate::error::Result;
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn query_counters(&self, cmd: CmdQueryCounters) -> Result<RspQueryCounters> {
         require_port(cmd.port)?;
         Ok(self.counters())

@@ -17,9 +17,9 @@ use crate::cq::{Cq, CqAttr};
 use crate::error::{require, Errno, Result};
 use crate::memory::{CompletionProducer, RingMem};
 use crate::moderation::Moderation;
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     /// Creates a CQ in memory that the driver provides.
     pub(super) fn create_cq_ring(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
         let limits = &self.config().limits;

@@ -11,9 +11,9 @@ use virtio_rdma_abi::ib::{GidType, MAX_VLAN, NO_VLAN};
 use super::{require_port, DONE};
 use crate::error::{require, Errno, Result};
 use crate::gid::Address;
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn add_gid(&self, cmd: CmdAddGid) -> Result<Empty> {
         self.add_gid_vlan(CmdAddGidVlan {
             base: cmd,

@@ -29,14 +29,14 @@ use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::error::{on_the_wire, require, Errno, Result};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     /// Executes one control command: a command byte and its request structure. Appends the response
     /// to `response`: one byte, and on success the response structure. `room` is the size of the
     /// driver's response buffer in bytes; a command whose response would not fit is not executed.
     ///
-    /// If the device has failed, the response is `EIO`.
+    /// If the HCA has failed, the response is `EIO`.
     ///
     /// The call may wait as long as a worker's turn takes, so a worker must not make it.
     pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
@@ -157,7 +157,7 @@ const NO_DOORBELL_PAGE: u32 = u32::MAX;
 /// The response of commands that return no data.
 const DONE: Empty = Empty::ZERO;
 
-/// Fails with `EINVAL` unless `port` is the only port of the device.
+/// Fails with `EINVAL` unless `port` is the only port of the HCA.
 fn require_port(port: impl Into<u32>) -> Result<()> {
     require(port.into() == u32::from(PORT))
 }

@@ -16,9 +16,9 @@ use super::DONE;
 use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
 use crate::error::{require, Errno, Result};
 use crate::memory::{check_access, Mapped, MrCharge, PageList, PageMap, Region};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_access_flags())?;
         let pd = self.use_pd(cmd.pdn)?;

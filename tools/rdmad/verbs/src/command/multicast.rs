@@ -7,9 +7,9 @@ use virtio_rdma_abi::ib::QpType;
 
 use super::DONE;
 use crate::error::{require, Errno, Result};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
         // Management datagrams, on the GSI QP, are never multicast.

@@ -7,9 +7,9 @@ use virtio_rdma_abi::ib::MwType;
 
 use super::DONE;
 use crate::error::{require, Errno, Result};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn alloc_mw(&self, cmd: CmdAllocMw) -> Result<RspAllocMw> {
         require(cmd.reserved == [0; 3])?;
         let mw_type = MwType::try_from(cmd.mw_type).map_err(|_| Errno::INVAL)?;

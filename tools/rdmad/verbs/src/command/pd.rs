@@ -10,9 +10,9 @@ use virtio_rdma_abi::number::Pdn;
 use super::DONE;
 use crate::error::{Errno, Result};
 use crate::pd::{Pd, PdUse};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn create_pd(&self) -> Result<RspCreatePd> {
         let reserved = self.pds.reserve().ok_or(Errno::NOMEM)?;
         let pd = Pd::new(reserved.number(), self.charge::<Pd>()?);

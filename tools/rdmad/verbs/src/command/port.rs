@@ -12,12 +12,12 @@ use virtio_rdma_abi::wire::Wire;
 
 use super::{require_port, DONE};
 use crate::error::{require, Errno, Result};
-use crate::Device;
+use crate::Hca;
 
 /// Entries of the P_Key table: only the default partition.
 const PKEYS: u16 = 1;
 
-impl Device {
+impl Hca {
     pub(super) fn query_port(&self, cmd: CmdQueryPort) -> Result<RspQueryPort> {
         require_port(cmd.port)?;
         let (state, phys_state) = if self.link_is_up() {

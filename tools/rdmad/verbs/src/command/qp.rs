@@ -22,7 +22,7 @@ use crate::qp::{Qp, QpInit};
 use crate::srq::Srq;
 use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
-use crate::Device;
+use crate::Hca;
 
 /// The number and the queues of a QP that is being created.
 struct Queues<'a> {
@@ -31,7 +31,7 @@ struct Queues<'a> {
     rq: QueueMem,
 }
 
-impl Device {
+impl Hca {
     /// Creates a QP whose queues are in memory that the driver provides.
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;

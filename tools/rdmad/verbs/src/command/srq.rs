@@ -16,9 +16,9 @@ use virtio_rdma_abi::wqe::rq_wqe_size;
 use super::DONE;
 use crate::error::{require, Errno, Result};
 use crate::srq::{NewRing, Srq, SrqInit};
-use crate::Device;
+use crate::Hca;
 
-impl Device {
+impl Hca {
     pub(super) fn create_srq(&self, cmd: CmdCreateSrq) -> Result<RspCreateSrq> {
         let limits = &self.config().limits;
         require(cmd.flags.without(CreateFlags::USER) == CreateFlags::NONE)?;

@@ -16,7 +16,7 @@ use crate::counters::Counter;
 use crate::memory::{transfer, Message, Side};
 use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::PostedSend;
-use crate::{Borrowed, Device};
+use crate::{Borrowed, Hca};
 
 /// The result of an attempt to send a datagram.
 pub(crate) enum DatagramStep {
@@ -26,19 +26,19 @@ pub(crate) enum DatagramStep {
     Waits,
 }
 
-/// Delivers a datagram to QP `to.qpn` of `device`, if that QP accepts it. Returns only errors of
+/// Delivers a datagram to QP `to.qpn` of `hca`, if that QP accepts it. Returns only errors of
 /// the sender: a datagram that the receiver drops counts as sent.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,
     wr: &SendWr<PostedSend>,
     to: &Destination,
-    device: &Device,
+    hca: &Hca,
 ) -> Result<DatagramStep, WcStatus> {
     let SendOp::Send { with } = wr.op else {
         return Err(WcStatus::LocQpOpErr);
     };
-    let port = &turn.device.pacer;
+    let port = &turn.hca.pacer;
     let length = wr.length as usize;
     let taken = port.take_bytes(turn.now, &mut side.io.port, length, length);
     if side.io.passes(taken).is_none() {
@@ -49,7 +49,7 @@ pub(crate) fn deliver(
             path: to.path,
             dest_qpn: to.qpn,
             pkey: to.pkey,
-            mtu: turn.device.config().path_mtu(),
+            mtu: turn.hca.config().path_mtu(),
         };
         let bytes = request_size(Service::Ud, &connection, wr, 0);
         if !side.io.admit(turn.now, bytes) {
@@ -76,29 +76,29 @@ pub(crate) fn deliver(
         ident,
         transport_size(wr.length as usize, with_imm),
     );
-    if device.has_failed()
-        || !turn.device.link_is_up()
-        || !device.link_is_up()
-        || !device
+    if hca.has_failed()
+        || !turn.hca.link_is_up()
+        || !hca.link_is_up()
+        || !hca
             .gids
             .contains(ip_to_gid(to.path.addresses.dst()), to.path.vlan)
     {
         return Ok(DatagramStep::Sent);
     }
-    let Some(peer) = device.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
+    let Some(peer) = hca.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
         return Ok(DatagramStep::Sent);
     };
-    let _borrowed = Borrowed::new(device, peer.number);
+    let _borrowed = Borrowed::new(hca, peer.number);
     let mut recv = peer.lock_recv();
     if !peer.receives() {
         return Ok(DatagramStep::Sent);
     }
     if recv.qkey != to.qkey {
-        device.violations.qkey.fetch_add(1, Ordering::Relaxed);
+        hca.violations.qkey.fetch_add(1, Ordering::Relaxed);
         return Ok(DatagramStep::Sent);
     }
-    let view = device.space.enter();
-    let receiver = RecvTurn::new(&peer, device, &view, turn.budget);
+    let view = hca.space.enter();
+    let receiver = RecvTurn::new(&peer, hca, &view, turn.budget);
     let Ok(Some(incoming)) = receiver.take_for_direct(&mut recv) else {
         return Ok(DatagramStep::Sent);
     };
@@ -147,7 +147,7 @@ pub(crate) fn deliver(
         Err(Side::Target(_)) => {
             completion.status = WcStatus::LocProtErr;
             receiver.complete(&incoming, &completion);
-            peer.fail(device, None);
+            peer.fail(hca, None);
         }
     }
     Ok(DatagramStep::Sent)

@@ -82,7 +82,7 @@ impl Exchange<'_, '_, '_> {
             Err(Side::Target(_)) => {
                 completion.status = WcStatus::LocProtErr;
                 self.receiver.complete(&incoming, &completion);
-                self.receiver.qp.fail(self.receiver.device, None);
+                self.receiver.qp.fail(self.receiver.hca, None);
                 return Err(self.refuse(WcStatus::RemOpErr, None));
             }
         }
@@ -308,7 +308,7 @@ impl Exchange<'_, '_, '_> {
         if !self.reliable {
             return Stop::Lost;
         }
-        self.receiver.qp.fail(self.receiver.device, event);
+        self.receiver.qp.fail(self.receiver.hca, event);
         // On the wire the responder would send a NAK, which the requester would receive.
         self.receiver.count(Counter::NaksSent, 1);
         self.turn.count(Counter::NaksReceived, 1);

@@ -41,12 +41,12 @@ use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn}
 use crate::shared::MutexGuard;
 use crate::turn::TurnBudget;
 use crate::wqe::{Fetched, PostedSend};
-use crate::{Borrowed, Device};
+use crate::{Borrowed, Hca};
 
 /// The direct route to a QP of the same process.
 #[derive(Debug)]
 pub(crate) struct DirectRoute {
-    device: Weak<Device>,
+    hca: Weak<Hca>,
     port: PortId,
     qpn: Qpn,
     mtu: Mtu,
@@ -54,26 +54,24 @@ pub(crate) struct DirectRoute {
     us: RemoteQp,
 }
 
-/// The device and the QP at the far end of a route.
+/// The HCA and the QP at the far end of a route.
 pub(crate) struct RouteEnd {
-    pub device: Arc<Device>,
+    pub hca: Arc<Hca>,
     pub qp: Arc<Qp>,
 }
 
 impl DirectRoute {
     /// The direct route for `connection`, which belongs to QP `qpn`, or `None` if the connection
     /// needs packets.
-    pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
-        let group = device.config().group;
-        let peer = device
-            .runtime()
-            .direct_peer(group, connection.path.dst_mac)?;
+    pub(crate) fn find(hca: &Hca, qpn: Qpn, connection: &Connection) -> Option<Self> {
+        let group = hca.config().group;
+        let peer = hca.runtime().direct_peer(group, connection.path.dst_mac)?;
         Some(Self {
-            device: Arc::downgrade(&peer),
+            hca: Arc::downgrade(&peer),
             port: peer.port(),
             qpn: connection.dest_qpn,
             mtu: connection.mtu,
-            us: RemoteQp::us(device.mac(), qpn, connection)?,
+            us: RemoteQp::us(hca.mac(), qpn, connection)?,
         })
     }
 
@@ -82,21 +80,18 @@ impl DirectRoute {
         self.port
     }
 
-    /// The device and QP at the far end, if they exist and the device has not failed.
+    /// The HCA and QP at the far end, if they exist and the HCA has not failed.
     #[inline]
     pub(crate) fn end(&self) -> Option<RouteEnd> {
-        let device = self
-            .device
-            .upgrade()
-            .filter(|device| !device.has_failed())?;
-        let qp = device.qps.get(self.qpn)?;
-        Some(RouteEnd { device, qp })
+        let hca = self.hca.upgrade().filter(|hca| !hca.has_failed())?;
+        let qp = hca.qps.get(self.qpn)?;
+        Some(RouteEnd { hca, qp })
     }
 
     /// Requests a turn for the peer, since the event that the peer waits for may have occurred.
     pub(crate) fn request_turn(&self) {
-        if let Some(device) = self.device.upgrade() {
-            device.qp_ready(self.qpn);
+        if let Some(hca) = self.hca.upgrade() {
+            hca.qp_ready(self.qpn);
         }
     }
 }
@@ -118,7 +113,7 @@ impl<'a> Receiver<'a> {
     pub(crate) fn new(
         from: &Qp,
         route: &DirectRoute,
-        RouteEnd { device, qp }: &'a RouteEnd,
+        RouteEnd { hca, qp }: &'a RouteEnd,
         view: &'a DmaView,
         budget: &'a TurnBudget<'a>,
     ) -> Option<Self> {
@@ -128,10 +123,10 @@ impl<'a> Receiver<'a> {
         let mut recv = qp.lock_recv();
         recv.responder_for(&route.us)?;
         Some(Self {
-            turn: RecvTurn::new(qp, device, view, budget),
+            turn: RecvTurn::new(qp, hca, view, budget),
             recv,
             mtu: route.mtu,
-            _borrowed: Borrowed::new(device, qp.number),
+            _borrowed: Borrowed::new(hca, qp.number),
         })
     }
 }
@@ -334,7 +329,7 @@ impl Transfer {
             mtu,
             ..
         } = receiver;
-        let links = turn.device.link_is_up() && receiver.device.link_is_up();
+        let links = turn.hca.link_is_up() && receiver.hca.link_is_up();
         if !links || !receiver.qp.receives() {
             return Err(Stop::Silence);
         }
@@ -353,7 +348,7 @@ impl Transfer {
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
             _ => turn.budget.left_for_message(left as usize),
         };
-        let port = &turn.device.pacer;
+        let port = &turn.hca.pacer;
         let limit = self.port_allowance(turn, side, limit)?;
         let Allowance { len, spent } = match self.allowance(turn, side, limit) {
             Ok(allowed) => allowed,
@@ -436,7 +431,7 @@ impl Transfer {
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => limit,
             _ => limit.min(1),
         };
-        let port = &turn.device.pacer;
+        let port = &turn.hca.pacer;
         let taken = port.take_bytes(turn.now, &mut side.io.port, least, limit);
         side.io.passes(taken).ok_or(Stop::Paced)
     }

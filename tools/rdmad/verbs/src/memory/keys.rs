@@ -12,7 +12,7 @@ use super::mr::{KeyResult, Opened};
 use super::mr_cache::Flat;
 use super::{KeyFault, KeyUser, MrTable, Region};
 
-/// Lookup of MRs and windows of a device by key. A worker creates it for one turn.
+/// Lookup of MRs and windows of an HCA by key. A worker creates it for one turn.
 ///
 /// The last MR cache entry that was read is kept: the key of a work request is looked up when the
 /// work request is checked and when it is executed, and the next work request often has the same

@@ -138,7 +138,7 @@ pub(crate) struct RegWr {
     pub pages: Option<Mapped>,
 }
 
-/// The MRs and memory windows of a device, found by key.
+/// The MRs and memory windows of an HCA, found by key.
 #[derive(Debug)]
 pub(crate) struct MrTable {
     table: Table<MrNumber, Mr>,
@@ -147,11 +147,11 @@ pub(crate) struct MrTable {
     variants: Variants<MrNumber>,
     /// The limit of pages of all MRs together, as a budget.
     pages: MemoryBudget,
-    /// Memory that the device may allocate.
+    /// Memory that the HCA may allocate.
     budget: MemoryBudget,
 }
 
-/// The charges of an MR: its pages to the device's limit of pages, and its memory to the budget.
+/// The charges of an MR: its pages to the HCA's limit of pages, and its memory to the budget.
 #[derive(Debug)]
 pub(crate) struct MrCharge {
     _pages: Charge,

@@ -107,13 +107,13 @@ impl MwBind {
     }
 }
 
-/// The memory windows of a device.
+/// The memory windows of an HCA.
 #[derive(Debug)]
 pub(crate) struct WindowTable {
     table: Table<MwNumber, Window>,
     first: u32,
     variants: Variants<MwNumber>,
-    /// Memory that the device may allocate.
+    /// Memory that the HCA may allocate.
     budget: MemoryBudget,
 }
 

@@ -16,7 +16,7 @@ use virtio_rdma_abi::wqe::Datagram;
 
 use crate::config::RATE_LIMITS;
 use crate::error::{require, Errno, Result};
-use crate::Device;
+use crate::Hca;
 
 /// Largest values of attributes: time codes have 5 bits, retry counts 3, flow labels 20 and service
 /// levels 4.
@@ -27,9 +27,9 @@ const MAX_SL: u8 = 15;
 
 /// Checks the attributes in `mask`, except for the path, which [`connection`] checks. Fails with
 /// `EINVAL` if an attribute is invalid.
-pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
+pub(super) fn validate(hca: &Hca, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
-    let limits = &device.config().limits;
+    let limits = &hca.config().limits;
     require(!has(QpAttrMask::ACCESS_FLAGS) || !attr.qp_access_flags.has_unknown())?;
     require(!has(QpAttrMask::PKEY_INDEX) || attr.pkey_index == 0)?;
     require(!has(QpAttrMask::PORT) || attr.port_num == PORT)?;
@@ -48,7 +48,7 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
     }
     if has(QpAttrMask::PATH_MTU) {
         let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
-        require(mtu <= device.path_mtu())?;
+        require(mtu <= hca.path_mtu())?;
     }
     Ok(())
 }
@@ -113,18 +113,18 @@ impl AddressVector {
 
     /// Fails with `EINVAL` unless the destination GID is a multicast group's and the Ethernet
     /// address belongs to that group.
-    fn require_group(&self, device: &Device) -> Result<()> {
+    fn require_group(&self, hca: &Hca) -> Result<()> {
         let to = gid_to_ip(self.dgid);
-        require(device.has_feature(Feature::Multicast) && to.is_multicast())?;
+        require(hca.has_feature(Feature::Multicast) && to.is_multicast())?;
         require(self.dmac == multicast_mac(to))
     }
 
-    /// The path from QP `qpn` of the device to QP `dest_qpn`. A port of this process sends with its
+    /// The path from QP `qpn` of the HCA to QP `dest_qpn`. A port of this process sends with its
     /// own MAC address whatever the address at which it is reached, so the path has this one: the
     /// peer is found and recognized by it. Fails with `EINVAL` for invalid
     /// addresses.
-    fn path(&self, device: &Device, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
-        let source = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
+    fn path(&self, hca: &Hca, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
+        let source = hca.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
         let to = gid_to_ip(self.dgid);
         let addresses = Addresses::new(gid_to_ip(source.gid), to).ok_or(Errno::INVAL)?;
         let flow_label = match self.flow_label {
@@ -140,14 +140,14 @@ impl AddressVector {
                 given => given,
             },
             src_port: udp_source_port(flow_label),
-            ..Path::new(device.mac(), device.runtime().own_mac(self.dmac), addresses)
+            ..Path::new(hca.mac(), hca.runtime().own_mac(self.dmac), addresses)
         })
     }
 }
 
 /// The path of a connection. Fails with `EINVAL` for a path without a global route, which RoCE does
 /// not permit.
-fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
+fn connected_path(hca: &Hca, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
     let address = AddressVector {
@@ -160,11 +160,11 @@ fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Resu
         hop_limit: ah.grh.hop_limit,
     };
     address.require_host()?;
-    address.path(device, qpn, dest_qpn)
+    address.path(hca, qpn, dest_qpn)
 }
 
 /// The path of a datagram of QP `qpn` to a QP or a multicast group.
-pub(super) fn datagram_path(device: &Device, qpn: Qpn, to: &Datagram) -> Result<Path> {
+pub(super) fn datagram_path(hca: &Hca, qpn: Qpn, to: &Datagram) -> Result<Path> {
     require(to.remote_qpn.is_valid())?;
     let address = AddressVector {
         sgid_index: to.av.gid_index,
@@ -176,16 +176,16 @@ pub(super) fn datagram_path(device: &Device, qpn: Qpn, to: &Datagram) -> Result<
         hop_limit: to.av.hop_limit,
     };
     if to.remote_qpn == MULTICAST_QPN {
-        address.require_group(device)?;
+        address.require_group(hca)?;
     } else {
         address.require_host()?;
     }
-    address.path(device, qpn, to.remote_qpn)
+    address.path(hca, qpn, to.remote_qpn)
 }
 
 /// The connection that the attributes of QP `qpn` describe.
-pub(super) fn connection(device: &Device, qpn: Qpn, attr: &QpAttr) -> Result<Connection> {
-    let path = connected_path(device, qpn, attr.dest_qp_num, &attr.ah_attr)?;
+pub(super) fn connection(hca: &Hca, qpn: Qpn, attr: &QpAttr) -> Result<Connection> {
+    let path = connected_path(hca, qpn, attr.dest_qp_num, &attr.ah_attr)?;
     let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
     Ok(Connection::new(path, attr.dest_qp_num, mtu))
 }

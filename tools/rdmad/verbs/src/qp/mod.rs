@@ -44,7 +44,7 @@ use crate::runtime::Exclusive;
 use crate::shared::{Mutex, MutexGuard};
 use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
-use crate::Device;
+use crate::Hca;
 
 pub use details::QpDetails;
 pub(crate) use modify::ForCommand;
@@ -58,7 +58,7 @@ pub(crate) use summary::Summary;
 ///
 /// Each side has its own lock, so packets of both directions of a connection are processed in
 /// parallel. On the direct path a worker holds the locks of the QP's send side and of the peer's
-/// receive side. [`Device`] describes the lock order.
+/// receive side. [`Hca`] describes the lock order.
 ///
 /// The state is written under the lock of a side: MODIFY_QP holds both locks, and a failure is
 /// recorded under the lock of the side that fails.
@@ -203,10 +203,10 @@ impl Qp {
     /// Invalidates a key of this device, as requested by a work request of the QP or of its peer.
     pub(crate) fn invalidate(
         &self,
-        device: &Device,
+        hca: &Hca,
         key: u32,
     ) -> std::result::Result<(), KeyFault> {
-        device.mrs.invalidate(key, self.key_user())?;
+        hca.mrs.invalidate(key, self.key_user())?;
         self.forget_window(number_of(key));
         Ok(())
     }
@@ -214,20 +214,20 @@ impl Qp {
     /// Executes a BIND_MW: binds a window to a part of the MR that `lkey` names.
     fn bind(
         &self,
-        device: &Device,
+        hca: &Hca,
         lkey: u32,
         wanted: &MwBind,
     ) -> std::result::Result<(), KeyFault> {
-        if let Some(number) = device.mrs.bind(self.key_user(), lkey, wanted)? {
+        if let Some(number) = hca.mrs.bind(self.key_user(), lkey, wanted)? {
             self.windows.lock().insert(number);
         }
         Ok(())
     }
 
     /// Unbinds the windows tied to the QP, which is destroyed and has no turns any more.
-    pub(crate) fn unbind_windows(&self, device: &Device) {
+    pub(crate) fn unbind_windows(&self, hca: &Hca) {
         for number in std::mem::take(&mut *self.windows.lock()) {
-            device.mrs.windows().unbind_for(number, self.number);
+            hca.mrs.windows().unbind_for(number, self.number);
         }
     }
 
@@ -266,8 +266,8 @@ impl Qp {
     /// Takes the QP to ERR after an error, and raises `event` unless a completion reports the
     /// error. The QP's next turn flushes its queues. The caller holds the lock of the side that
     /// failed.
-    pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
-        self.leave(device, QpState::Err, event, |state| {
+    pub(crate) fn fail(&self, hca: &Hca, event: Option<AsyncEvent>) {
+        self.leave(hca, QpState::Err, event, |state| {
             !matches!(state, QpState::Reset | QpState::Err)
         });
     }
@@ -275,11 +275,11 @@ impl Qp {
     /// Handles a send work request that completed in error. A QP of a reliable connection goes to
     /// ERR. Another QP goes to SQE, a state in which it still receives. The QP's next turn flushes
     /// the remaining work requests. The caller holds the lock of the send side.
-    pub(crate) fn fail_send(&self, device: &Device) {
+    pub(crate) fn fail_send(&self, hca: &Hca) {
         if self.init.qp_type == QpType::Rc {
-            return self.fail(device, None);
+            return self.fail(hca, None);
         }
-        self.leave(device, QpState::Sqe, None, |state| {
+        self.leave(hca, QpState::Sqe, None, |state| {
             matches!(state, QpState::Rts | QpState::Sqd)
         });
     }
@@ -287,7 +287,7 @@ impl Qp {
     /// Takes the QP to state `to` after an error, if `from` returns true for its current state.
     fn leave(
         &self,
-        device: &Device,
+        hca: &Hca,
         to: QpState,
         event: Option<AsyncEvent>,
         from: impl Fn(QpState) -> bool,
@@ -303,16 +303,16 @@ impl Qp {
             .is_ok();
         if left {
             if let Some(event) = event {
-                self.raise(device, event);
+                self.raise(hca, event);
             }
-            device.qp_ready(self.number);
+            hca.qp_ready(self.number);
         }
     }
 
     /// Raises an asynchronous event. The caller holds the lock of a side, and has checked under
     /// this lock that the QP is not destroyed.
-    fn raise(&self, device: &Device, event: AsyncEvent) {
-        device
+    fn raise(&self, hca: &Hca, event: AsyncEvent) {
+        hca
             .events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
@@ -329,14 +329,14 @@ impl Qp {
 
     /// Destroys the QP: memory, CQs and timers are not used any more, and events not yet sent are
     /// dropped. Waits at most for the end of a turn.
-    pub(crate) fn destroy(&self, device: &Device) {
+    pub(crate) fn destroy(&self, hca: &Hca) {
         {
-            let view = device.space.enter();
+            let view = hca.space.enter();
             let mut send = self.send.lock();
             let mut recv = self.recv.lock();
-            self.acknowledge_last(device, &view, &mut recv);
+            self.acknowledge_last(hca, &view, &mut recv);
             self.state.store(DESTROYED, Ordering::Release);
-            send.disarm(device, self.number);
+            send.disarm(hca, self.number);
             recv.put_back(self);
         }
         self.init.send_cq.users.detach(self.number);
@@ -344,7 +344,7 @@ impl Qp {
         if let Some(srq) = &self.init.srq {
             srq.users.detach(self.number);
         }
-        device
+        hca
             .events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
     }

@@ -19,7 +19,7 @@ use crate::runtime::Flow;
 use crate::status::DataPath;
 use crate::turn::Parked;
 use crate::wqe::PostedRecv;
-use crate::Device;
+use crate::Hca;
 
 /// The new parts of a connection, which a MODIFY_QP prepares.
 struct Connected {
@@ -49,8 +49,8 @@ impl Qp {
     }
 
     /// Executes MODIFY_QP: all of it, or nothing if it fails.
-    pub(crate) fn modify(&self, device: &Device, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
-        self.flush_sqe(device);
+    pub(crate) fn modify(&self, hca: &Hca, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
+        self.flush_sqe(hca);
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
         let current = self.state().ok_or(Errno::INVAL)?;
@@ -62,9 +62,9 @@ impl Qp {
         } else {
             current
         };
-        let rate_limits = device.has_feature(Feature::RateLimit);
+        let rate_limits = hca.has_feature(Feature::RateLimit);
         state::check(self.init.qp_type, current, next, mask, rate_limits)?;
-        attr::validate(device, mask, new)?;
+        attr::validate(hca, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {
             // Work requests in progress use the attributes (IBTA 10.3.1.5).
             require(send.is_drained())?;
@@ -80,62 +80,62 @@ impl Qp {
                 // The path is kept rather than made again: the driver may have removed the source
                 // GID of the path from the GID table meanwhile.
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
-                _ => Some(attr::connection(device, self.number, &attributes)?),
+                _ => Some(attr::connection(hca, self.number, &attributes)?),
             };
             let step = Step { current, next };
             let connected = connection
                 .map(|connection| {
-                    self.charge_answers(device, &mut recv, &attributes, next)?;
-                    self.prepare(device, &mut send, connection, &attributes, step)
+                    self.charge_answers(hca, &mut recv, &attributes, next)?;
+                    self.prepare(hca, &mut send, connection, &attributes, step)
                 })
                 .transpose()?;
             if current == QpState::Sqe {
-                self.leave_sqe(device, &mut send);
+                self.leave_sqe(hca, &mut send);
             }
             match connected {
                 Some(connected) => self.connect(&mut send, &mut recv, connected, &attributes, next),
-                None => self.open(device, &mut send, &mut recv, &attributes, step),
+                None => self.open(hca, &mut send, &mut recv, &attributes, step),
             }
             if next == QpState::Sqd {
                 send.drained &= current == QpState::Sqd;
             }
             send.attr = attributes;
             if mask.contains(QpAttrMask::RATE_LIMIT) {
-                self.pace(device, &mut send, 0, 0);
+                self.pace(hca, &mut send, 0, 0);
             }
         } else if next == QpState::Reset {
-            self.clear(device, &mut send, &mut recv);
+            self.clear(hca, &mut send, &mut recv);
         }
         self.state.store(next.value(), Ordering::Release);
-        self.assign_worker(device);
+        self.assign_worker(hca);
         if let Some(route) = &send.route {
             route.request_turn();
         }
-        device.qp_ready(self.number);
+        hca.qp_ready(self.number);
         Ok(())
     }
 
     /// Chooses the home of a connected QP. On the direct path it is the peer's home, since turns of
     /// the two QPs exclude each other. On the wire path it is the worker that receives the port's
     /// frames.
-    fn assign_worker(&self, device: &Device) {
+    fn assign_worker(&self, hca: &Hca) {
         if self.summary.peer().is_none() {
             return;
         }
         let flow = Flow::of(self.number);
-        let home = match device.direct_peer_of(flow) {
-            Some(peer) => device.runtime().home(peer),
-            None => Some(device.flows().home(Flow::FRAMES)),
+        let home = match hca.direct_peer_of(flow) {
+            Some(peer) => hca.runtime().home(peer),
+            None => Some(hca.flows().home(Flow::FRAMES)),
         };
         if let Some(home) = home {
-            device.flows().set_home(flow, home);
+            hca.flows().set_home(flow, home);
         }
     }
 
     /// Executes SET_RATE_LIMIT.
     pub(crate) fn set_rate_limit(
         &self,
-        device: &Device,
+        hca: &Hca,
         rate: u32,
         burst: u32,
         packet: u16,
@@ -148,20 +148,20 @@ impl Qp {
         // Without a rate limit, burst and packet length must be 0.
         require(burst <= MAX_BURST && (rate != 0 || (burst, packet) == (0, 0)))?;
         send.attr.rate_limit = rate;
-        self.pace(device, &mut send, burst, packet);
-        device.qp_ready(self.number);
+        self.pace(hca, &mut send, burst, packet);
+        hca.qp_ready(self.number);
         Ok(())
     }
 
     /// Sets the QP's token bucket to the rate limit in `send.attr`. `burst` and `packet` are
     /// lengths in bytes, or 0 for the defaults.
-    fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
-        let now = device.runtime().scheduler.clock.now();
+    fn pace(&self, hca: &Hca, send: &mut SendSide, burst: u32, packet: u16) {
+        let now = hca.runtime().scheduler.clock.now();
         let limit = RateLimitAttr {
             rate: send.attr.rate_limit,
             burst,
             packet: match packet {
-                0 => device.path_mtu().bytes(),
+                0 => hca.path_mtu().bytes(),
                 given => given.into(),
             },
         };
@@ -190,14 +190,14 @@ impl Qp {
     /// if a later step of the command fails.
     fn charge_answers(
         &self,
-        device: &Device,
+        hca: &Hca,
         recv: &mut RecvSide,
         attr: &QpAttr,
         next: QpState,
     ) -> Result<()> {
         if self.init.qp_type == QpType::Rc && (next == QpState::Rtr || recv.responder.is_some()) {
             let bytes = rc::Responder::<PostedRecv>::queues(attr.max_dest_rd_atomic);
-            recv.charge_answers(device.budget(), bytes as u64)?;
+            recv.charge_answers(hca.budget(), bytes as u64)?;
         }
         Ok(())
     }
@@ -206,13 +206,13 @@ impl Qp {
     /// unchanged, except that it may have got memory for more WQEs in progress.
     fn prepare(
         &self,
-        device: &Device,
+        hca: &Hca,
         send: &mut SendSide,
         connection: Connection,
         attr: &QpAttr,
         Step { current, next }: Step,
     ) -> Result<Connected> {
-        let budget = device.budget();
+        let budget = hca.budget();
         let sq_psn = match (current, next, &send.requester) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
             // The first PSN is the next PSN of the old requester, which the failed work request
@@ -224,7 +224,7 @@ impl Qp {
             let attr = QpAttr { sq_psn, ..*attr };
             Requester::new(self.init.qp_type, connection.clone(), &attr)
         });
-        let route = DirectRoute::find(device, self.number, &connection);
+        let route = DirectRoute::find(hca, self.number, &connection);
         if route.is_none() {
             if let Some(packets) = requester.as_mut().or(send.requester.as_mut()) {
                 send.io.make_room(budget, packets)?;
@@ -281,7 +281,7 @@ impl Qp {
     /// Applies new attributes to a UD or GSI QP, or to a QP that is not connected yet.
     fn open(
         &self,
-        device: &Device,
+        hca: &Hca,
         send: &mut SendSide,
         recv: &mut RecvSide,
         attr: &QpAttr,
@@ -291,7 +291,7 @@ impl Qp {
         match (current, next) {
             (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default())),
             (QpState::Rtr, QpState::Rts) => {
-                let mtu = device.config().path_mtu();
+                let mtu = hca.config().path_mtu();
                 send.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));
             }
             _ => {}
@@ -300,16 +300,16 @@ impl Qp {
 
     /// If the QP is in SQE, flushes the work requests posted so far. Flushes no more of them at a
     /// time than a turn does, and releases the lock in between.
-    fn flush_sqe(&self, device: &Device) {
+    fn flush_sqe(&self, hca: &Hca) {
         let mut left = None;
         loop {
             let mut send = self.send.lock();
             if self.state() != Some(QpState::Sqe) {
                 return;
             }
-            let view = device.space.enter();
-            let budget = device.turn_budget();
-            let turn = SendTurn::new(self, device, &view, &budget);
+            let view = hca.space.enter();
+            let budget = hca.turn_budget();
+            let turn = SendTurn::new(self, hca, &view, &budget);
             let left = left.get_or_insert(send.io.queue.available(&turn.queue) as usize);
             let now = FLUSH_LIMIT.min(*left);
             *left -= now;
@@ -321,25 +321,25 @@ impl Qp {
 
     /// Completes the work requests that were in progress when the QP went to SQE. Work requests
     /// that are not yet fetched stay in the SQ, to be executed in RTS.
-    fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
-        let view = device.space.enter();
-        let budget = device.turn_budget();
-        let _ = SendTurn::new(self, device, &view, &budget).flush(send, 0);
+    fn leave_sqe(&self, hca: &Hca, send: &mut SendSide) {
+        let view = hca.space.enter();
+        let budget = hca.turn_budget();
+        let _ = SendTurn::new(self, hca, &view, &budget).flush(send, 0);
     }
 
     /// Empties the queues and drops the connection, for a QP that goes to RESET.
-    fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
-        let view = device.space.enter();
-        self.acknowledge_last(device, &view, recv);
-        let budget = device.turn_budget();
-        SendTurn::new(self, device, &view, &budget).reset(send);
+    fn clear(&self, hca: &Hca, send: &mut SendSide, recv: &mut RecvSide) {
+        let view = hca.space.enter();
+        self.acknowledge_last(hca, &view, recv);
+        let budget = hca.turn_budget();
+        SendTurn::new(self, hca, &view, &budget).reset(send);
         send.stop();
-        send.disarm(device, self.number);
+        send.disarm(hca, self.number);
         send.attr = QpAttr::default();
         send.io.pacer = None;
         self.summary.set_peer(None, None);
         self.summary.set_rate(0);
-        RecvTurn::new(self, device, &view, &budget).reset(recv);
+        RecvTurn::new(self, hca, &view, &budget).reset(recv);
         recv.put_back(self);
         recv.stop();
         self.failure_requested.store(false, Ordering::Release);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! State that the devices of a process share: worker threads, timers, and the map from MAC
-//! addresses to devices.
+//! State that the HCAs of a process share: worker threads, timers, and the map from MAC
+//! addresses to HCAs.
 
 mod cpu;
-mod devices;
+mod hcas;
 mod qp_key;
 mod scheduler;
 mod server;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use roce::net::Mac;
 use virtio_rdma_abi::number::PortId;
 
-use self::devices::Devices;
+use self::hcas::Hcas;
 pub(crate) use self::qp_key::QpKey;
 pub(crate) use self::scheduler::{
     shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, TurnStart, Until,
@@ -42,7 +42,7 @@ use crate::status::RuntimeStatus;
 #[cfg(feature = "counting")]
 use crate::turn::done;
 use crate::turn::{TURN, TURN_TIME};
-use crate::Device;
+use crate::Hca;
 
 /// Maximum of the default number of workers. The other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
@@ -83,16 +83,16 @@ pub struct RuntimeConfig {
     pub secret: Option<u64>,
 }
 
-/// The devices of a process and the workers that serve them. The drop ends the workers' threads.
+/// The HCAs of a process and the workers that serve them. The drop ends the workers' threads.
 pub struct Runtime {
     shared: Arc<SharedRuntime>,
     crew: Crew<Server>,
 }
 
-/// The part of a [`Runtime`] that devices and workers use.
+/// The part of a [`Runtime`] that HCAs and workers use.
 pub(crate) struct SharedRuntime {
-    devices: ArcSwap<Devices>,
-    /// Lock that is held while `devices` is changed.
+    hcas: ArcSwap<Hcas>,
+    /// Lock that is held while `hcas` is changed.
     changes: Mutex<()>,
     direct: AtomicBool,
     patience: Patience,
@@ -131,7 +131,7 @@ impl Runtime {
             false => Patience::Unlimited,
         };
         let shared = Arc::new(SharedRuntime {
-            devices: ArcSwap::default(),
+            hcas: ArcSwap::default(),
             changes: Mutex::new(()),
             direct: AtomicBool::new(path == PathPolicy::Direct),
             patience,
@@ -198,71 +198,71 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.scheduler.stop();
         self.crew.join();
-        // Breaks the cycle of references between devices and runtime.
-        self.shared.devices.store(Arc::default());
+        // Breaks the cycle of references between HCAs and runtime.
+        self.shared.hcas.store(Arc::default());
     }
 }
 
 impl SharedRuntime {
-    /// Chooses an unused port number, calls `make` with it, and adds the device that `make`
+    /// Chooses an unused port number, calls `make` with it, and adds the HCA that `make`
     /// returns.
-    pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
+    pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Hca>) -> Arc<Hca> {
         let _change = self.changes.lock();
-        let mut devices = Devices::clone(&self.devices.load());
-        let device = make(devices.unused_port());
-        let config = device.config();
+        let mut hcas = Hcas::clone(&self.hcas.load());
+        let hca = make(hcas.unused_port());
+        let config = hca.config();
         self.address_leases
-            .give(device.port(), config.macs(), &config.addresses);
-        devices.insert(device.clone());
-        self.devices.store(Arc::new(devices));
-        device
+            .give(hca.port(), config.macs(), &config.addresses);
+        hcas.insert(hca.clone());
+        self.hcas.store(Arc::new(hcas));
+        hca
     }
 
-    /// Removes a device. On return no worker serves it any more. A second call has no effect, even
-    /// if another device has got the port number meanwhile.
-    pub(crate) fn detach(&self, device: &Device) {
+    /// Removes an HCA. On return no worker serves it any more. A second call has no effect, even
+    /// if another HCA has got the port number meanwhile.
+    pub(crate) fn detach(&self, hca: &Hca) {
         {
             let _change = self.changes.lock();
-            let mut devices = Devices::clone(&self.devices.load());
-            if !devices.remove(device) {
+            let mut hcas = Hcas::clone(&self.hcas.load());
+            if !hcas.remove(hca) {
                 return;
             }
-            self.devices.store(Arc::new(devices));
-            self.address_leases.take_back(device.port());
+            self.hcas.store(Arc::new(hcas));
+            self.address_leases.take_back(hca.port());
         }
         self.scheduler.quiesce.synchronize();
     }
 
-    /// The device whose port has this MAC address, if the direct path is enabled and the device is
+    /// The HCA whose port has this MAC address, if the direct path is enabled and the HCA is
     /// in isolation group `group`.
-    pub(crate) fn direct_peer(&self, group: u32, mac: Mac) -> Option<Arc<Device>> {
+    pub(crate) fn direct_peer(&self, group: u32, mac: Mac) -> Option<Arc<Hca>> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }
-        self.devices
+        self.hcas
             .load()
             .with_mac(&mac)
-            .filter(|device| device.config().group == group)
+            .filter(|hca| hca.config().group == group)
             .cloned()
     }
 
     /// The home of a flow, if the flow's port exists.
     pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
-        let devices = self.devices.load();
-        devices.at(port).map(|device| device.flows().home(flow))
+        let hcas = self.hcas.load();
+        hcas.at(port).map(|hca| hca.flows().home(flow))
     }
 
     /// Whether a port of this process has this MAC address.
     pub(crate) fn has_port(&self, mac: Mac) -> bool {
-        self.devices.load().with_mac(&mac).is_some()
+        self.hcas.load().with_mac(&mac).is_some()
     }
 
     /// The own MAC address of the port that is reached at `mac`; `mac` itself, unless it is a
     /// further address of a port of this process.
     #[inline]
     pub(crate) fn own_mac(&self, mac: Mac) -> Mac {
-        let devices = self.devices.load();
-        devices.with_mac(&mac).map_or(mac, |device| device.mac())
+        let hcas = self.hcas.load();
+        hcas.with_mac(&mac).map_or(mac, |hca| hca.mac())
     }
 
     /// Makes `flow` ready. If its worker sleeps, gives it and other flows of its port turns in the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The work of workers: giving turns to the flows of devices.
+//! The work of workers: giving turns to the flows of HCAs.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
-use super::devices::Devices;
+use super::hcas::Hcas;
 use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, TurnStart, Work};
 use super::{Patience, SharedRuntime, Watch};
 
@@ -43,18 +43,14 @@ impl Server {
             return false;
         }
         let scheduler = &self.shared.scheduler;
-        let devices = self.shared.devices.load();
+        let hcas = self.shared.hcas.load();
         let _turn = scheduler.quiesce.begin(self.worker);
         self.watch.look(
             scheduler.clock.now(),
+            |qp| hcas.at(qp.port).is_none_or(|hca| hca.has_posted(qp.qpn)),
             |qp| {
-                devices
-                    .at(qp.port)
-                    .is_none_or(|device| device.has_posted(qp.qpn))
-            },
-            |qp| {
-                if let Some(device) = devices.at(qp.port) {
-                    device.qp_ready(qp.qpn);
+                if let Some(hca) = hcas.at(qp.port) {
+                    hca.qp_ready(qp.qpn);
                 }
             },
         );
@@ -63,35 +59,33 @@ impl Server {
 }
 
 impl Work for Server {
-    type Places = Guard<Arc<Devices>>;
+    type Places = Guard<Arc<Hcas>>;
 
     fn scheduler(&self) -> &Scheduler {
         &self.shared.scheduler
     }
 
     fn places(&self) -> Self::Places {
-        self.shared.devices.load()
+        self.shared.hcas.load()
     }
 
     #[inline]
-    fn flows(devices: &Self::Places, port: PortId) -> Option<&PortFlows> {
-        devices.at(port).map(|device| device.flows())
+    fn flows(hcas: &Self::Places, port: PortId) -> Option<&PortFlows> {
+        hcas.at(port).map(|hca| hca.flows())
     }
 
-    fn peer(&self, devices: &Self::Places, key: FlowKey) -> Option<FlowKey> {
-        devices.at(key.port)?.direct_peer_of(key.flow)
+    fn peer(&self, hcas: &Self::Places, key: FlowKey) -> Option<FlowKey> {
+        hcas.at(key.port)?.direct_peer_of(key.flow)
     }
 
-    fn is_served(&self, devices: &Self::Places, key: FlowKey) -> bool {
-        devices
-            .at(key.port)
-            .is_some_and(|device| device.is_served(key.flow))
+    fn is_served(&self, hcas: &Self::Places, key: FlowKey) -> bool {
+        hcas.at(key.port).is_some_and(|hca| hca.is_served(key.flow))
     }
 
     fn expired(&self, FlowKey { port, flow }: FlowKey) {
-        // Searches the current devices: the flow's device may have been added during this round.
-        if let Some(device) = self.shared.devices.load().at(port) {
-            device.timer_expired(flow);
+        // Searches the current HCAs: the flow's HCA may have been added during this round.
+        if let Some(hca) = self.shared.hcas.load().at(port) {
+            hca.timer_expired(flow);
         }
     }
 
@@ -105,15 +99,15 @@ impl Work for Server {
     }
 
     #[inline]
-    fn serve(&mut self, devices: &Self::Places, key: FlowKey, start: TurnStart) -> TurnEnd {
+    fn serve(&mut self, hcas: &Self::Places, key: FlowKey, start: TurnStart) -> TurnEnd {
         self.worked = true;
-        let Some(device) = devices.at(key.port) else {
+        let Some(hca) = hcas.at(key.port) else {
             return TurnEnd::default();
         };
         let turn = self.shared.scheduler.quiesce.begin(self.worker);
-        let end = device.serve(key.flow, start, &self.watch);
+        let end = hca.serve(key.flow, start, &self.watch);
         drop(turn);
-        device.virtqueues().send_interrupts();
+        hca.virtqueues().send_interrupts();
         end
     }
 

@@ -21,11 +21,11 @@ impl Runtime {
     /// their saved state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
-        for device in self.shared.devices.load().all() {
-            for qp in device.qps.iter() {
-                qp.rebuild(device, epoch);
+        for hca in self.shared.hcas.load().all() {
+            for qp in hca.qps.iter() {
+                qp.rebuild(hca, epoch);
             }
-            device.cqs.iter().for_each(|cq| cq.rebuild());
+            hca.cqs.iter().for_each(|cq| cq.rebuild());
         }
     }
 

@@ -14,12 +14,12 @@ use roce::Frame;
 use crate::counters::Counter;
 use crate::qp::Qp;
 use crate::turn::done;
-use crate::Device;
+use crate::Hca;
 
 /// Frames that a QP sends. They are passed to the frame port when the burst is full or dropped.
 pub(super) struct Burst<'a> {
     qp: &'a Qp,
-    device: &'a Device,
+    hca: &'a Hca,
     /// Complete frames.
     frames: Frames,
     /// Buffers for next frames, the one to take next at the end.
@@ -34,10 +34,10 @@ pub(super) struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    pub(super) fn new(qp: &'a Qp, device: &'a Device) -> Self {
+    pub(super) fn new(qp: &'a Qp, hca: &'a Hca) -> Self {
         Self {
             qp,
-            device,
+            hca,
             frames: Frames::new(),
             spares: Frames::new(),
             ahead: 1,
@@ -57,7 +57,7 @@ impl<'a> Burst<'a> {
             self.return_spares();
             self.ahead = 1;
         }
-        let port = &self.device.frames;
+        let port = &self.hca.frames;
         self.to = *to;
         self.lane = port.reserve(to, len, self.ahead, &mut self.spares);
         self.ahead = match self.spares.len() < self.ahead {
@@ -72,7 +72,7 @@ impl<'a> Burst<'a> {
     /// The ticket of the last frame to `to`, apart from spares.
     pub(super) fn ticket(&self, to: &Mac) -> u64 {
         let spares = if self.to == *to { self.spares.len() } else { 0 };
-        let taken = self.device.frames.ticket(to);
+        let taken = self.hca.frames.ticket(to);
         taken.saturating_sub(spares as u64)
     }
 
@@ -89,16 +89,16 @@ impl<'a> Burst<'a> {
         self.frames.push(frame);
     }
 
-    /// Passes the frames to the port. Drops them if the link is down, or if the device has failed
+    /// Passes the frames to the port. Drops them if the link is down, or if the HCA has failed
     /// in this turn.
     fn flush(&mut self) {
-        let Self { qp, device, .. } = *self;
-        if device.link_is_up() && !thread::panicking() {
+        let Self { qp, hca, .. } = *self;
+        if hca.link_is_up() && !thread::panicking() {
             let bytes: usize = self.frames.iter().map(|frame| frame.len()).sum();
-            qp.count(device, Counter::TxPackets, self.frames.len() as u64);
-            qp.count(device, Counter::TxBytes, bytes as u64);
+            qp.count(hca, Counter::TxPackets, self.frames.len() as u64);
+            qp.count(hca, Counter::TxBytes, bytes as u64);
             done::sent(bytes);
-            device.frames.send(&mut self.frames);
+            hca.frames.send(&mut self.frames);
         } else {
             let count = self.frames.len();
             frame::discard(&mut self.frames, count);

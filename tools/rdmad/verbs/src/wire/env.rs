@@ -28,7 +28,7 @@ impl<'a, 'b> SendEnv<'a, 'b> {
     /// The environment of the requester whose send side has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
         Self {
-            burst: Burst::new(turn.qp, turn.device),
+            burst: Burst::new(turn.qp, turn.hca),
             turn,
             io,
         }
@@ -41,13 +41,13 @@ impl Output for SendEnv<'_, '_> {
         if self.turn.view.has_lost() || !self.io.admit(self.turn.now, len) {
             return None;
         }
-        let SendTurn { device, now, .. } = self.turn;
-        let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
+        let SendTurn { hca, now, .. } = self.turn;
+        let taken = hca.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
         match self.burst.frame(to, len) {
             Ok(frame) => Some(frame),
             Err(lane) => {
-                device.pacer.give_bytes_back(&mut self.io.port, len);
+                hca.pacer.give_bytes_back(&mut self.io.port, len);
                 self.io.full = lane;
                 None
             }
@@ -101,26 +101,26 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 
     fn is_slow(&self) -> bool {
-        self.io.pacer.is_some() || self.turn.device.pacer.has_limits()
+        self.io.pacer.is_some() || self.turn.hca.pacer.has_limits()
     }
 
     fn may_request(&mut self, packets: u32) -> bool {
-        let SendTurn { device, qp, .. } = self.turn;
-        let booked = device.book_responses(qp, &mut self.io.load, packets);
+        let SendTurn { hca, qp, .. } = self.turn;
+        let booked = hca.book_responses(qp, &mut self.io.load, packets);
         booked.map_err(|lane| self.io.full = lane).is_ok()
     }
 
     fn share(&self) -> u64 {
-        self.turn.device.share()
+        self.turn.hca.share()
     }
 
     fn is_crowded(&self) -> bool {
-        self.turn.device.frames.is_crowded()
+        self.turn.hca.frames.is_crowded()
     }
 
     fn is_active(&self, peer: &Mac, since: Instant) -> bool {
-        let device = self.turn.device;
-        device.heard.is_after(peer, since) || device.frames.is_waiting(peer)
+        let hca = self.turn.hca;
+        hca.heard.is_after(peer, since) || hca.frames.is_waiting(peer)
     }
 
     fn complete_send(&mut self, wr: SendWr<PostedSend>, status: WcStatus) {
@@ -139,7 +139,7 @@ impl<'a, 'b> RecvEnv<'a, 'b> {
     /// The environment of the responder whose receive side has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
         Self {
-            burst: Burst::new(turn.qp, turn.device),
+            burst: Burst::new(turn.qp, turn.hca),
             turn,
             io,
         }
@@ -161,7 +161,7 @@ impl Output for RecvEnv<'_, '_> {
     }
 
     fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {
-        self.turn.device.frames.has(to, ticket)
+        self.turn.hca.frames.has(to, ticket)
     }
 
     fn send(&mut self, frame: Frame) {

@@ -25,17 +25,17 @@ use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
 use crate::runtime::TurnEnd;
 use crate::turn::{done, TurnBudget};
-use crate::Device;
+use crate::Hca;
 
 /// The bit of a P_Key that is set for full members and clear for limited members.
 const FULL_MEMBER: u16 = 0x8000;
 
 /// Handles received frames, as a turn of the port.
-pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd {
-    let view = device.space.enter();
-    let Backlog { mut frames, group } = device.arrivals.backlog.take();
+pub(crate) fn receive(hca: &Arc<Hca>, budget: &TurnBudget<'_>) -> TurnEnd {
+    let view = hca.space.enter();
+    let Backlog { mut frames, group } = hca.arrivals.backlog.take();
     let receiver = Receiving {
-        device,
+        hca,
         view: &view,
         budget,
         group: RefCell::new(group),
@@ -44,7 +44,7 @@ pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd 
     let mut more = true;
     while !receiver.is_over() && (more || !frames.is_empty()) {
         if more && !frames.is_full() {
-            device.frames.receive(FRAMES_AT_ONCE, &mut frames);
+            hca.frames.receive(FRAMES_AT_ONCE, &mut frames);
             more = frames.is_full();
         }
         let done = receiver.frames(&frames, seen);
@@ -53,18 +53,18 @@ pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd 
     }
     let group = receiver.group.into_inner();
     let cost = budget.cost();
-    device.runtime().note_turn(budget.spent());
-    let again = device.arrivals.backlog.put(Backlog { frames, group }) || more;
+    hca.runtime().note_turn(budget.spent());
+    let again = hca.arrivals.backlog.put(Backlog { frames, group }) || more;
     TurnEnd { again, cost }
 }
 
-/// Drops received frames of a device that has failed. Returns whether there may be more frames.
-pub(crate) fn drop_frames(device: &Device) -> bool {
-    drop(device.arrivals.backlog.take());
-    let budget = device.turn_budget();
+/// Drops received frames of an HCA that has failed. Returns whether there may be more frames.
+pub(crate) fn drop_frames(hca: &Hca) -> bool {
+    drop(hca.arrivals.backlog.take());
+    let budget = hca.turn_budget();
     let mut frames = Frames::new();
     while !budget.is_spent() {
-        device.frames.receive(FRAMES_AT_ONCE, &mut frames);
+        hca.frames.receive(FRAMES_AT_ONCE, &mut frames);
         if frames.is_empty() {
             break;
         }
@@ -72,7 +72,7 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
         let count = frames.len();
         discard(&mut frames, count);
     }
-    device.runtime().note_turn(budget.spent());
+    hca.runtime().note_turn(budget.spent());
     budget.is_spent()
 }
 
@@ -84,7 +84,7 @@ fn discard(frames: &mut Frames, count: usize) {
 
 /// A turn that handles received frames.
 struct Receiving<'a> {
-    device: &'a Device,
+    hca: &'a Hca,
     view: &'a DmaView,
     /// Remaining budget of the turn.
     budget: &'a TurnBudget<'a>,
@@ -92,7 +92,7 @@ struct Receiving<'a> {
     group: RefCell<Option<GroupDelivery>>,
 }
 
-/// The destination of a packet within the device.
+/// The destination of a packet within the HCA.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recipient {
     /// The send side of a QP.
@@ -141,7 +141,7 @@ impl Receiving<'_> {
                 Some(packet) => {
                     let peer = packet.packet.path.src_mac;
                     if heard.replace(peer) != Some(peer) {
-                        self.device.heard.note(&peer, self.budget.start());
+                        self.hca.heard.note(&peer, self.budget.start());
                     }
                     places.push(place);
                     packets.push(packet);
@@ -155,11 +155,11 @@ impl Receiving<'_> {
             let follow = |arrived: &&Arrived<'_>| Recipient::of(&arrived.packet) == to;
             let run = &left[..left.iter().take_while(follow).count()];
             let taken = match to {
-                Recipient::Requester(qpn) => match self.device.qps.get(qpn) {
+                Recipient::Requester(qpn) => match self.hca.qps.get(qpn) {
                     Some(qp) => self.responses(&qp, run),
                     None => self.ignore(run),
                 },
-                Recipient::Responder(qpn) => match self.device.qps.get(qpn) {
+                Recipient::Responder(qpn) => match self.hca.qps.get(qpn) {
                     Some(qp) => self.requests(&qp, run),
                     None => self.ignore(run),
                 },
@@ -189,8 +189,8 @@ impl Receiving<'_> {
         ];
         for (counter, value) in values {
             match qp {
-                Some(qp) => qp.count(self.device, counter, value),
-                None => self.device.counters.add(counter, value),
+                Some(qp) => qp.count(self.hca, counter, value),
+                None => self.hca.counters.add(counter, value),
             }
         }
     }
@@ -198,8 +198,8 @@ impl Receiving<'_> {
     /// Parses the packet in a frame. Returns `None` if the link is down or the frame is invalid.
     /// Counts an invalid frame unless it was counted before (`seen`).
     fn parse<'f>(&self, frame: &'f Frame, seen: bool) -> Option<Arrived<'f>> {
-        let device = self.device;
-        if !device.link_is_up() {
+        let hca = self.hca;
+        if !hca.link_is_up() {
             return None;
         }
         match Packet::parse_frame(frame) {
@@ -211,7 +211,7 @@ impl Receiving<'_> {
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
                 if !seen {
-                    device.counters.add(Counter::BadPackets, 1);
+                    hca.counters.add(Counter::BadPackets, 1);
                 }
                 None
             }
@@ -221,10 +221,10 @@ impl Receiving<'_> {
     /// Delivers a datagram to the QPs that are attached to its group, as far as the budget permits.
     /// Returns the number of packets handled: 1, or 0 if members are left for the next turn.
     fn datagram_for_group(&self, arrived: &Arrived<'_>) -> usize {
-        let device = self.device;
+        let hca = self.hca;
         let packet = &arrived.packet;
         let group = ip_to_gid(packet.path.addresses.dst());
-        let members = device.groups.members(&group).unwrap_or_default();
+        let members = hca.groups.members(&group).unwrap_or_default();
         let mut delivery = match self.group.take() {
             Some(begun) => begun.among(members),
             None => {
@@ -233,7 +233,7 @@ impl Receiving<'_> {
                 GroupDelivery::new(members)
             }
         };
-        let is_own = packet.path.src_mac == device.mac();
+        let is_own = packet.path.src_mac == hca.mac();
         let source = match packet.headers.body {
             Body::Ud { deth, .. } => Some(deth.src_qpn),
             Body::Request(_) | Body::Response(_) | Body::Uc(_) => None,
@@ -242,7 +242,7 @@ impl Receiving<'_> {
             let _ = self.budget.charge_work_request();
             self.budget.charge_bytes(packet.payload.len());
             let echo = is_own && source == Some(qpn);
-            let Some(qp) = device.qps.get(qpn) else {
+            let Some(qp) = hca.qps.get(qpn) else {
                 continue;
             };
             if !(echo && qp.init.blocks_loopback) {
@@ -263,7 +263,7 @@ impl Receiving<'_> {
         }
         let is_ours = same_partition(packet.headers.bth.pkey, DEFAULT_PKEY);
         if !is_ours {
-            self.device.violations.pkey.fetch_add(1, Ordering::Relaxed);
+            self.hca.violations.pkey.fetch_add(1, Ordering::Relaxed);
         }
         is_ours
     }
@@ -271,9 +271,9 @@ impl Receiving<'_> {
     /// Passes packets to the requester of a QP, as far as the budget permits. Returns the number of
     /// packets handled.
     fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
-        let device = self.device;
+        let hca = self.hca;
         let side = &mut *qp.lock_send();
-        let turn = SendTurn::new(qp, device, self.view, self.budget);
+        let turn = SendTurn::new(qp, hca, self.view, self.budget);
         let mut served = false;
         let mut taken = 0;
         for arrived in packets {
@@ -288,7 +288,7 @@ impl Receiving<'_> {
             if !self.admits(qp, &arrived.packet) {
                 continue;
             }
-            if !qp.awaits_responses() || !side.is_from_peer(arrived, device) {
+            if !qp.awaits_responses() || !side.is_from_peer(arrived, hca) {
                 continue;
             }
             let Some(requester) = &mut side.requester else {
@@ -296,13 +296,13 @@ impl Receiving<'_> {
             };
             let mut env = SendEnv::new(&turn, &mut side.io);
             if let Err(error) = requester.on_packet(&arrived.packet, turn.now, &mut env) {
-                qp.fail(device, error.event);
+                qp.fail(hca, error.event);
             }
             served = true;
         }
         if served {
-            side.update_load(device, turn.now);
-            device.qp_ready(qp.number);
+            side.update_load(hca, turn.now);
+            hca.qp_ready(qp.number);
         }
         taken
     }
@@ -318,9 +318,9 @@ impl Receiving<'_> {
     /// Passes packets to the responder of a QP, as far as the budget permits, but at least one.
     /// `charge` charges a packet. Returns the number of packets handled.
     fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>], charge: impl Fn()) -> usize {
-        let device = self.device;
+        let hca = self.hca;
         let side = &mut *qp.lock_recv();
-        let turn = RecvTurn::new(qp, device, self.view, self.budget);
+        let turn = RecvTurn::new(qp, hca, self.view, self.budget);
         let mut handled = 0;
         for arrived in packets {
             // Checked before each packet, since its bytes may go to many pieces of memory.
@@ -341,12 +341,12 @@ impl Receiving<'_> {
                 None => Ok(()),
             };
             if let Err(error) = taken {
-                qp.fail(device, error.event);
+                qp.fail(hca, error.event);
             }
         }
         let answers = side.responder.as_ref().is_some_and(Responder::has_output);
         if answers {
-            device.qp_ready(qp.number);
+            hca.qp_ready(qp.number);
         }
         handled
     }
@@ -373,7 +373,7 @@ fn receive_connected(
     arrived: &Arrived<'_>,
     now: Instant,
 ) -> Result<(), QpError> {
-    if !side.is_from_peer(arrived, turn.device) {
+    if !side.is_from_peer(arrived, turn.hca) {
         return Ok(());
     }
     let packet = &arrived.packet;
@@ -404,20 +404,20 @@ fn receive_datagram(
     let Some(Responder::Ud(receiver)) = &mut side.responder else {
         return Ok(());
     };
-    let device = turn.device;
+    let hca = turn.hca;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
     // A multicast GID has no entry in the GID table. It is valid in all VLANs of the port.
     let ours = if to.is_multicast() {
-        device.gids.have_vlan(tag)
+        hca.gids.have_vlan(tag)
     } else {
-        device.gids.contains(ip_to_gid(to), tag)
+        hca.gids.contains(ip_to_gid(to), tag)
     };
     if !ours {
         return Ok(());
     }
     let mut env = RecvEnv::new(turn, &mut side.io);
     if receiver.on_packet(packet, side.qkey, &mut env)? == Verdict::BadQkey {
-        device.violations.qkey.fetch_add(1, Ordering::Relaxed);
+        hca.violations.qkey.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }

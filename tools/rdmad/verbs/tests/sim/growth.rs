@@ -31,7 +31,7 @@ pub struct Size {
 impl Guest {
     /// Current number of objects and memory of the guest's device.
     pub fn size(&self) -> Size {
-        let status = self.vm.device.status();
+        let status = self.vm.hca.status();
         Size {
             pds: status.pds,
             cqs: status.cqs,

@@ -86,7 +86,7 @@ impl Guest {
     ) -> Self {
         let port = net.port(mac(n));
         let vm = Vm::new(n, runtime, port.clone(), &limits());
-        port.attach(&vm.device);
+        port.attach(&vm.hca);
         let mut features = FEATURES.to_vec();
         if choices.variant() == Variant::Wide {
             features.extend(WIDE_FEATURES);
@@ -146,7 +146,7 @@ impl Guest {
             let buffers = &self.vm.sink.buffers;
             buffers.fetch_add(taken.len(), Ordering::SeqCst);
             for queue in [FIRST_EVENT_QUEUE, COMPLETION_EVENTS] {
-                self.vm.device.notified(queue);
+                self.vm.hca.notified(queue);
             }
         }
         taken
@@ -185,7 +185,7 @@ impl Guest {
 
     /// Resets the device, which destroys its objects.
     pub fn reset(&self) {
-        self.vm.device.reset();
+        self.vm.hca.reset();
         self.counter_sets.take();
         self.is_reset.set(true);
     }
@@ -207,7 +207,7 @@ impl Guest {
     pub fn set_link(&self, up: bool) {
         if self.link.replace(up) != up {
             self.changes.set(self.changes.get() + 1);
-            self.vm.device.set_link(up);
+            self.vm.hca.set_link(up);
         }
     }
 

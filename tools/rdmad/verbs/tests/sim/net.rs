@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::frame::{Frames, Lane};
 use roce::net::Mac;
 use roce::{Frame, FramePool, FramePort};
-use verbs::Device;
+use verbs::Hca;
 use vswitch::Caller;
 
 use crate::harness::joined::Joined;
@@ -37,7 +37,7 @@ pub struct Port {
     net: Weak<Net>,
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
-    device: Mutex<Weak<Device>>,
+    hca: Mutex<Weak<Hca>>,
     joined: Joined,
     sent: Mutex<Sent>,
 }
@@ -48,7 +48,7 @@ impl Net {
             net: Arc::downgrade(self),
             pool: FramePool::new(FRAMES),
             inbox: Mutex::default(),
-            device: Mutex::default(),
+            hca: Mutex::default(),
             joined: Joined::default(),
             sent: Mutex::default(),
         });
@@ -164,16 +164,16 @@ impl Port {
                 inbox.push_back(frame);
             }
         }
-        let device = self.device.lock().unwrap().clone();
-        notify(&device, caller);
+        let hca = self.hca.lock().unwrap().clone();
+        notify(&hca, caller);
     }
 
-    pub fn attach(&self, device: &Arc<Device>) {
-        *self.device.lock().unwrap() = Arc::downgrade(device);
-        let device = Arc::downgrade(device);
+    pub fn attach(&self, hca: &Arc<Hca>) {
+        *self.hca.lock().unwrap() = Arc::downgrade(hca);
+        let hca = Arc::downgrade(hca);
         self.pool.on_free(move || {
-            if let Some(device) = device.upgrade() {
-                device.frames_ready();
+            if let Some(hca) = hca.upgrade() {
+                hca.frames_ready();
             }
         });
     }

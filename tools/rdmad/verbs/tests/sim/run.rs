@@ -103,7 +103,7 @@ pub fn run(choices: &mut Choices) {
     }
     drop(sim);
     for guest in &guests {
-        guest.vm.device.detach();
+        guest.vm.hca.detach();
     }
 }
 

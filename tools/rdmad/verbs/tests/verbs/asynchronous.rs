@@ -26,12 +26,12 @@ fn they_wait_for_buffers() {
         p.qb.wait_for(QpState::Err);
     }
     for up in [false, true, false] {
-        b.device.set_link(up);
+        b.hca.set_link(up);
     }
     pairs[1].qb.destroy().unwrap();
     assert!(b.sink.is_empty());
     b.sink.buffers.store(100, Ordering::SeqCst);
-    b.device.notified(1);
+    b.hca.notified(1);
     for index in [0, 2] {
         let access = EventKind::Async(AsyncEvent::QpAccessErr);
         b.sink.expect(access, pairs[index].qb.cookie);

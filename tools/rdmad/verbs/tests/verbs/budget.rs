@@ -35,7 +35,7 @@ fn world(vms: usize, path: PathPolicy) -> World {
 }
 
 fn used(vm: &Vm) -> u64 {
-    let MemoryStatus { used, limit } = vm.device.status().memory;
+    let MemoryStatus { used, limit } = vm.hca.status().memory;
     assert_eq!(limit, MEMORY);
     assert!(used <= limit, "{used} of {limit} bytes");
     used
@@ -411,7 +411,7 @@ fn memory_for_answers() {
 fn a_reset_gives_all_back() {
     let mut world = world(2, PathPolicy::Wire);
     let reset = |vm: &Vm| {
-        vm.device.reset();
+        vm.hca.reset();
         used(vm)
     };
     let idle = Vec::from_iter(world.vms.iter().map(reset));
@@ -460,7 +460,7 @@ fn sixty_four_drivers(limits: Limits) {
     let mut charged = 0;
     for vm in &world.vms[2..] {
         let used = || {
-            let MemoryStatus { used, limit } = vm.device.status().memory;
+            let MemoryStatus { used, limit } = vm.hca.status().memory;
             assert!(limit == memory && used <= limit, "{used} of {limit}");
             used
         };

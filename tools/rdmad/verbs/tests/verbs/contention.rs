@@ -3,7 +3,7 @@
 //! The number of read-modify-writes of words that other threads write too. Each such operation
 //! costs a transfer of a cache line between processors.
 
-use verbs::{shared_writes, DeviceStatus, PathPolicy};
+use verbs::{shared_writes, HcaStatus, PathPolicy};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 
@@ -78,10 +78,10 @@ fn the_status_visits_no_object() {
     };
     let status = || {
         cost(&|| {
-            let _ = vm.device.status();
+            let _ = vm.hca.status();
         })
     };
-    let (before, without) = (vm.device.status(), status());
+    let (before, without) = (vm.hca.status(), status());
     let _objects: Vec<_> = (0..QPS)
         .map(|_| {
             let qp = Qp::new(vm, &cq, &cq, Options::default());
@@ -89,11 +89,11 @@ fn the_status_visits_no_object() {
         })
         .collect();
     assert_eq!(status(), without);
-    let after = vm.device.status();
-    let counts = |status: &DeviceStatus| [status.qps, status.cqs, status.mrs];
+    let after = vm.hca.status();
+    let counts = |status: &HcaStatus| [status.qps, status.cqs, status.mrs];
     let expected = counts(&before).map(|count| count + QPS as usize);
     assert_eq!(counts(&after), expected);
     // Each QP is visited only if it is asked for.
-    let each = cost(&|| assert_eq!(vm.device.qp_status().len(), after.qps));
+    let each = cost(&|| assert_eq!(vm.hca.qp_status().len(), after.qps));
     assert!(each >= QPS, "{each}");
 }

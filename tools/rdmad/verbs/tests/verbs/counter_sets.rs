@@ -306,10 +306,10 @@ fn sets_are_limited_and_charged() {
     };
     let world = with_limits(PathPolicy::Direct, limits);
     let vm = &world.vms[0];
-    let space = vm.device.config_space();
+    let space = vm.hca.config_space();
     let config = CounterSetConfig::decode(&space[COUNTER_SET_CONFIG_OFFSET..]).unwrap();
     assert_eq!(config.max_counter_sets, 3);
-    let used = || vm.device.status().memory.used;
+    let used = || vm.hca.status().memory.used;
     let before = used();
     let mut sets = [(); 3].map(|()| create(vm).unwrap());
     assert_eq!(create(vm), Err(ENOMEM));
@@ -338,7 +338,7 @@ fn a_reset_destroys_sets_and_keeps_the_counts_of_the_port() {
     write(&pair, 2, 1000);
     let total = vm.counters();
     assert_eq!(sent(&total), 2000);
-    vm.device.reset();
+    vm.hca.reset();
     negotiate(&world);
     assert_eq!(of_qps(vm.counters()), of_qps(total));
     assert_eq!(vm.counters(), query(vm, NONE));
@@ -362,7 +362,6 @@ fn sets_need_their_feature_and_own_rings() {
         assert_eq!(vm.call(none).err(), Some(EOPNOTSUPP));
     };
     refused();
-    vm.device
-        .set_features(Features::of(&[Feature::CounterSets]));
+    vm.hca.set_features(Features::of(&[Feature::CounterSets]));
     refused();
 }

@@ -28,12 +28,12 @@ const AT: u64 = 1 << 40;
 const LEN: u64 = 0x4000;
 
 fn rx_packets(vm: &Vm) -> u64 {
-    vm.device.status().counters.rx_packets
+    vm.hca.status().counters.rx_packets
 }
 
 /// Resets the device and sets it up again, without the lost memory.
 fn recover(vm: &mut Vm) {
-    vm.device.reset();
+    vm.hca.reset();
     if vm.space.has_lost() {
         vm.space.unmap(AT, LEN).unwrap();
         vm.space.restore().unwrap();
@@ -65,7 +65,7 @@ fn packet(to: &Vm) -> Vec<u8> {
 fn an_uplink_goes_on() {
     /// Number of frames for each failed device, more than the uplink has buffers.
     const FLOOD: usize = 6000;
-    let fail = |vm: &Vm| vm.device.fail("planted");
+    let fail = |vm: &Vm| vm.hca.fail("planted");
     for fail in [fail, lose_memory] {
         let dir = TempDir::new().unwrap();
         let [near, far] = ["near", "far"].map(|name| dir.path().join(name));
@@ -165,7 +165,7 @@ fn a_group_goes_on_without_a_member() {
         let [sender, fails, member] = [0, 1, 2].map(|n| Datagrams::new(&daemon.vms[n]));
         attach(&fails);
         attach(&member);
-        fails.qp.vm.device.fail("planted");
+        fails.qp.vm.hca.fail("planted");
         for id in 0..COUNT {
             member.post_recv(id);
             send(&sender, id);
@@ -190,7 +190,7 @@ fn a_peer_keeps_its_buffers() {
     let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Wire, Config::default());
     {
         let [sender, fails, other] = [0, 1, 2].map(|n| Datagrams::new(&daemon.vms[n]));
-        fails.qp.vm.device.fail("planted");
+        fails.qp.vm.hca.fail("planted");
         for id in 0..COUNT {
             sender.send(&Wr::new(id, WrOpcode::Send).to(&fails.qp));
         }
@@ -215,14 +215,14 @@ fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
     };
     let mut world = World::with_config(1, config, Limits::default());
     let vm = &mut world.vms[0];
-    vm.device.fail("planted");
-    vm.device.notified(FIRST_EVENT_QUEUE);
+    vm.hca.fail("planted");
+    vm.hca.notified(FIRST_EVENT_QUEUE);
     // Waits until all workers sleep.
     world.runtime.advance(Duration::ZERO);
     recover(vm);
     vm.sink.buffers.store(0, Ordering::SeqCst);
-    vm.device.set_link(false);
+    vm.hca.set_link(false);
     vm.sink.buffers.store(10, Ordering::SeqCst);
-    vm.device.notified(FIRST_EVENT_QUEUE);
+    vm.hca.notified(FIRST_EVENT_QUEUE);
     vm.sink.expect(EventKind::Async(AsyncEvent::PortErr), 1);
 }

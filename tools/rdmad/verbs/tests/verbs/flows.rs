@@ -52,7 +52,7 @@ fn keep_busy(world: &World, bulk: &[Pair<'_>], messages: u64) {
 
 /// Bytes that VM 0 has sent on the direct path.
 fn sent(world: &World) -> u64 {
-    world.vms[0].device.status().counters.direct_tx_bytes
+    world.vms[0].hca.status().counters.direct_tx_bytes
 }
 
 /// Steps worker 0 until `is_done` returns true. Returns the number of turns of bulk QPs, and gives
@@ -197,7 +197,7 @@ fn room_for_frames_is_passed_on() {
             pair.qa.destroy().unwrap();
         }
         drop(buffers);
-        a.device.frames_ready();
+        a.hca.frames_ready();
         world.rest(&[0]);
         for pair in left {
             let sent = pair.cq_a.poll().map(|cqe| cqe.wr_id);

@@ -135,7 +135,7 @@ fn doorbells_ring_only_what_their_page_may() {
     let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
     let ring_elsewhere = |doorbell: Doorbell| {
         for page in others {
-            p.a.device.doorbell(page, doorbell.to_u32());
+            p.a.hca.doorbell(page, doorbell.to_u32());
         }
         run_until_idle();
     };
@@ -181,7 +181,7 @@ fn doorbells_ring_only_what_their_page_may() {
         0x0400_0001,
         0x7f00_0002,
     ] {
-        p.a.device.doorbell(qp::PAGE, value);
+        p.a.hca.doorbell(qp::PAGE, value);
     }
     healthy.works();
 }
@@ -194,7 +194,7 @@ fn a_doorbell_storm_costs_others_nothing_but_time() {
         let healthy = Healthy::new(&world);
         let stop = AtomicBool::new(false);
         let storm = Qp::new(&world.vms[0], &healthy.cq, &healthy.cq, Options::default());
-        let (device, qpn, cqn) = (&world.vms[0].device, storm.qpn, healthy.cq.cqn);
+        let (hca, qpn, cqn) = (&world.vms[0].hca, storm.qpn, healthy.cq.cqn);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -205,7 +205,7 @@ fn a_doorbell_storm_costs_others_nothing_but_time() {
                             Doorbell::Cq(cqn),
                             Doorbell::Sq(Qpn::new(qpn.get() + 9)),
                         ] {
-                            device.doorbell(3, value.to_u32());
+                            hca.doorbell(3, value.to_u32());
                         }
                     }
                 });
@@ -471,7 +471,7 @@ proptest! {
                     ring.set_owner(*position);
                     qa.ring_doorbell(Doorbell::Rq);
                 }
-                Act::Doorbell(value) => a.device.doorbell(3, *value),
+                Act::Doorbell(value) => a.hca.doorbell(3, *value),
                 Act::Poll => {
                     let _ = cq_b.try_poll();
                 }
@@ -498,7 +498,7 @@ proptest! {
         let mut request = vec![command.value()];
         request.extend(&bytes);
         let mut response = Vec::new();
-        vm.device.command(&request, room, &mut response);
+        vm.hca.command(&request, room, &mut response);
         prop_assert!(!response.is_empty() && (response.len() == 1 || response.len() <= room));
     }
 

@@ -130,7 +130,7 @@ fn an_address_is_of_one_port_at_a_time() {
     let world = World::with_config(2, config, Limits::default());
     world.negotiate(&[Feature::GidVlan]);
     let [a, b] = [&world.vms[0], &world.vms[1]];
-    let refused = |vm: &Vm| vm.device.status().refused_gids;
+    let refused = |vm: &Vm| vm.hca.status().refused_gids;
     assert_eq!(add_gid(b, 5, a.gid, NO_VLAN), Some(EADDRINUSE));
     assert_eq!(add_gid(b, 5, a.gid, 0), Some(EADDRINUSE));
     assert_eq!((refused(a), refused(b)), (0, 2));
@@ -150,11 +150,11 @@ fn an_address_is_of_one_port_at_a_time() {
     // was reset, or when its owner is detached.
     del_gid(a, 6);
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
-    b.device.reset();
+    b.hca.reset();
     assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), Some(EADDRINUSE));
     world.runtime.advance(Duration::from_secs(60));
     assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), None);
-    a.device.detach();
+    a.hca.detach();
     b.negotiate(&[Feature::GidVlan]);
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
     assert_eq!(add_gid(b, 9, link_local(a.mac).octets(), NO_VLAN), None);
@@ -170,7 +170,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
         let port = net.port(mac(n));
         let limits = Limits::default();
         let vm = Vm::with_addresses(n, &runtime, port.clone(), &limits, addresses);
-        port.attach(&vm.device);
+        port.attach(&vm.hca);
         vm.negotiate(&[Feature::GidVlan]);
         vm
     };
@@ -188,7 +188,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
         assert_eq!(add_gid(&b, index, other, vlan), None);
     }
     for vm in [&a, &b] {
-        vm.device.detach();
+        vm.hca.detach();
     }
 }
 

@@ -93,7 +93,7 @@ fn outcome(failed: usize, daemons: &[&Daemon]) -> Outcome {
     let mut packets = [0; 4];
     for daemon in daemons {
         for vm in &daemon.vms {
-            let counters = vm.device.status().counters;
+            let counters = vm.hca.status().counters;
             sum.retransmitted += counters.retransmitted_packets;
             sum.timeouts += counters.timeouts;
             packets[0] += counters.tx_packets;
@@ -174,9 +174,7 @@ fn packets_of_unreliable_connections_arrive_at_a_slow_vm() {
     daemon.set_deaf(PEERS, true);
     let slow = || {
         waiting::wait_until("a crowded VM", || waiting() >= CROWDED);
-        let sent = peers
-            .iter()
-            .map(|vm| vm.device.status().counters.tx_packets);
+        let sent = peers.iter().map(|vm| vm.hca.status().counters.tx_packets);
         assert!(sent.sum::<u64>() < packets, "the senders wait");
         daemon.set_deaf(PEERS, false);
     };
@@ -188,7 +186,7 @@ fn packets_of_unreliable_connections_arrive_at_a_slow_vm() {
         slow,
     );
     assert_eq!(failed, 0);
-    let taken = || receiver[0].device.status().counters.rx_packets;
+    let taken = || receiver[0].hca.status().counters.rx_packets;
     let lost = || {
         daemon
             .switch

@@ -239,7 +239,7 @@ fn a_destroyed_cq_sends_no_event() {
     pass(&world, Duration::from_secs(1));
     assert!(vm.sink.is_empty());
     let _objects = delay();
-    vm.device.reset();
+    vm.hca.reset();
     pass(&world, Duration::from_secs(1));
     assert!(vm.sink.is_empty());
     assert_eq!(vm.sink.failure(), None);
@@ -344,7 +344,7 @@ fn values_beyond_the_limits_are_refused() {
     let world = world();
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 16);
-    let config = vm.device.config_space();
+    let config = vm.hca.config_space();
     let word = |at: usize| u32::from_le_bytes(config[at..][..4].try_into().unwrap());
     let (max_count, max_period) = (word(192), word(196));
     assert_eq!(moderate(&cq, max_count, max_period), Ok(()));

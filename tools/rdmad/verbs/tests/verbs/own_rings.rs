@@ -63,7 +63,7 @@ fn events_wait_for_buffers_in_their_order() {
     assert!(vm.sink.is_empty());
     for index in [4, 3, 1, 0] {
         vm.sink.buffers.store(1, Ordering::SeqCst);
-        vm.device.notified(2);
+        vm.hca.notified(2);
         wait("the event", || (!vm.sink.is_empty()).then_some(()));
         assert_eq!(
             *vm.sink.events.lock().unwrap(),
@@ -72,8 +72,8 @@ fn events_wait_for_buffers_in_their_order() {
         vm.sink.events.lock().unwrap().clear();
     }
     vm.sink.buffers.store(9, Ordering::SeqCst);
-    vm.device.notified(2);
-    vm.device.notified(77);
+    vm.hca.notified(2);
+    vm.hca.notified(77);
     complete_one(&qps[0], &cqs[0]);
     assert!(vm.sink.is_empty());
 }

@@ -129,7 +129,7 @@ impl Setting {
                 _ => port.clone(),
             };
             let vm = Vm::new(index + 1, &runtime, frames, &limits);
-            port.attach(&vm.device);
+            port.attach(&vm.hca);
             vm
         });
         let vms = Vec::from_iter(vms);
@@ -166,7 +166,7 @@ impl Setting {
     /// Resets the first device and checks that it works again.
     fn first_recovers(mut self) {
         let first = &mut self.world.vms[0];
-        first.device.reset();
+        first.hca.reset();
         first.start();
         let [first, second, _] = &self.world.vms[..] else {
             panic!("three VMs");

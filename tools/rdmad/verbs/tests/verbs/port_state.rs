@@ -58,7 +58,7 @@ fn a_port_that_is_down_sends_and_takes_nothing() {
         ("network device of the receiver", |p| {
             set_port(p.b, PortState::Down, JUMBO)
         }),
-        ("link of the receiver", |p| p.b.device.set_link(false)),
+        ("link of the receiver", |p| p.b.hca.set_link(false)),
     ];
     for (name, cut) in cuts {
         for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
@@ -160,18 +160,18 @@ fn the_driver_tells_state_and_mtu() {
     vm.call(down).unwrap();
     assert_eq!(state(), is_down);
     // A link that comes and goes changes nothing while the network device is down.
-    vm.device.set_link(false);
-    vm.device.set_link(true);
+    vm.hca.set_link(false);
+    vm.hca.set_link(true);
     assert_eq!(state(), is_down);
     vm.call(request(1, PortState::Active, JUMBO)).unwrap();
     assert_eq!(state(), is_up);
     assert!(vm.sink.is_empty(), "the driver knows what it told");
-    vm.device.set_link(false);
+    vm.hca.set_link(false);
     vm.sink.expect(EventKind::Async(AsyncEvent::PortErr), 1);
     vm.call(down).unwrap();
-    vm.device.set_link(true);
+    vm.hca.set_link(true);
     assert!(vm.sink.is_empty());
-    vm.device.reset();
+    vm.hca.reset();
     vm.negotiate(&[Feature::PortState]);
     assert_eq!(state(), is_up);
 }
@@ -206,7 +206,7 @@ fn the_path_mtu_is_the_lesser_of_both() {
         assert_eq!(qp.to_rtr(b, Qpn::new(5)), Err(EINVAL));
         set_port(a, PortState::Active, 4192);
         assert_eq!(qp.to_rtr(b, Qpn::new(5)), Ok(()));
-        a.device.reset();
+        a.hca.reset();
         assert_eq!(active(), Mtu::Mtu4096.value());
     });
 }

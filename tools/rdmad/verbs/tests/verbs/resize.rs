@@ -134,9 +134,7 @@ fn what_does_not_fit_is_refused() {
         ..CmdResizeCq::ZERO
     };
     assert_eq!(pair.a.call(nothing), Err(EINVAL));
-    pair.a
-        .device
-        .set_features(Features::of(&[Feature::RingAddr]));
+    pair.a.hca.set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(pair.cq_a.resize(16, 16).err(), Some(EOPNOTSUPP));
 }
 

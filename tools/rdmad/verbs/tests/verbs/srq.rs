@@ -444,7 +444,7 @@ fn an_srq_in_use_is_not_destroyed() {
     // A reset destroys both QP and SRQ.
     let srq = Srq::new(vm, 4);
     let _qp = Qp::with_srq(vm, &cq, srq.srqn, Options::default()).unwrap();
-    vm.device.reset();
+    vm.hca.reset();
 }
 
 // abi
@@ -452,7 +452,7 @@ fn an_srq_in_use_is_not_destroyed() {
 fn bad_requests_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);
     let vm = &world.vms[0];
-    let space = vm.device.config_space();
+    let space = vm.hca.config_space();
     let limits = SrqConfig::get(&space[SRQ_CONFIG_OFFSET..][..SrqConfig::SIZE]);
     assert_eq!((limits.max_srq_wr, limits.max_srq_sge), (32_768, 32));
     let ring = ring(vm, 8);
@@ -488,7 +488,7 @@ fn bad_requests_are_refused() {
     let srqn = vm.call(good).unwrap().srqn;
     // Doorbells of SRQs are accepted and have no effect.
     for srqn in [srqn, Srqn::NONE, Srqn::new(0xff_ffff)] {
-        vm.device.doorbell(PAGE, Doorbell::Srq(srqn).to_u32());
+        vm.hca.doorbell(PAGE, Doorbell::Srq(srqn).to_u32());
     }
     // The longest SRQ.
     Srq::new(vm, 32_768).destroy().unwrap();
@@ -554,7 +554,7 @@ fn without_the_bit_there_are_none() {
     let world = World::new(1, verbs::PathPolicy::Direct);
     let vm = &world.vms[0];
     let (cq, ring) = (Cq::new(vm, 16), ring(vm, 8));
-    vm.device.set_features(Features::of(&[Feature::RingAddr]));
+    vm.hca.set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(vm.call(request(vm, vm.pdn, &ring)), Err(EOPNOTSUPP));
     assert_eq!(vm.call(CmdModifySrq::ZERO), Err(EOPNOTSUPP));
     assert_eq!(vm.call(CmdQuerySrq { srqn: Srqn::new(1) }), Err(EOPNOTSUPP));

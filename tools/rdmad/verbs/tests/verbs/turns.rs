@@ -305,7 +305,7 @@ fn useless_frames_take_many_turns() {
         let world = World::stepped(1, PathPolicy::Direct);
         let vm = &world.vms[0];
         if fails {
-            vm.device.fail("planted");
+            vm.hca.fail("planted");
         }
         world.net.inject_all(vm.mac, &vec![[0x5a; 64]; FRAMES]);
         let (mut left, mut turns) = (FRAMES, 0);
@@ -412,7 +412,7 @@ fn a_message_that_is_cut_arrives_whole() {
     let scattered = |vm: &Vm| vm.register_reversed(vm.pdn, vm.alloc(LEN), LEN, FULL);
     let (ours, theirs) = (scattered(a), scattered(b));
     let moved = || {
-        let sent = |vm: &Vm| vm.device.status().counters.direct_tx_bytes;
+        let sent = |vm: &Vm| vm.hca.status().counters.direct_tx_bytes;
         sent(a) + sent(b)
     };
     let opcodes = [
@@ -498,7 +498,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
     for _ in &qps {
         cq.expect(COUNT.into(), WcStatus::Success);
     }
-    let counters = vm.device.status().counters;
+    let counters = vm.hca.status().counters;
     assert_eq!(counters.rx_packets, QPS as u64, "each is counted once");
     is_bounded(&world.runtime.status());
 }
@@ -518,7 +518,7 @@ fn a_reset_waits_once() {
         cq.expect(1, WcStatus::Success);
     }
     let before = world.runtime.status().grace_periods;
-    vm.device.reset();
+    vm.hca.reset();
     assert_eq!(world.runtime.status().grace_periods, before + 1);
 }
 

@@ -103,7 +103,7 @@ fn as_many_objects_as_the_limits_say() {
         assert_eq!(vm.call(request), Err(EINVAL));
     }
     // After a device reset, all numbers are free.
-    vm.device.reset();
+    vm.hca.reset();
     vm.call(CmdCreateCq { cqe: 2 }).unwrap();
 }
 
@@ -131,12 +131,12 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     // The QPN is free when the QP is destroyed and both of its virtqueues were reset, in any order.
     vm.call(CmdDestroyQp { qpn }).unwrap();
     assert_eq!(again(), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.rq(nine).unwrap());
+    vm.hca.virtqueue_reset(numbers.rq(nine).unwrap());
     assert_eq!(again(), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.sq(nine).unwrap());
+    vm.hca.virtqueue_reset(numbers.sq(nine).unwrap());
     assert_eq!(again(), Ok(nine));
-    vm.device.virtqueue_reset(numbers.sq(nine).unwrap());
-    vm.device.virtqueue_reset(numbers.rq(nine).unwrap());
+    vm.hca.virtqueue_reset(numbers.sq(nine).unwrap());
+    vm.hca.virtqueue_reset(numbers.rq(nine).unwrap());
     assert_eq!(again(), Err(ENOMEM), "it still exists");
     vm.call(CmdDestroyQp { qpn }).unwrap();
     assert_eq!(again(), Ok(nine), "reset while it existed");
@@ -144,12 +144,12 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
 
     vm.call(CmdDestroyCq { cqn }).unwrap();
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.cq(Cqn::new(3)).unwrap());
+    vm.hca.virtqueue_reset(numbers.cq(Cqn::new(3)).unwrap());
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, Cqn::new(3));
     // Resets and notifications of virtqueues that do not exist have no effect.
     for queue in [0, 193, u16::MAX] {
-        vm.device.virtqueue_reset(queue);
-        vm.device.notified(queue);
+        vm.hca.virtqueue_reset(queue);
+        vm.hca.notified(queue);
     }
 }
 

@@ -42,7 +42,7 @@ fn a_queue_that_is_reset_ends_its_qp_alone() {
             let qp = stuck(vm, &cq);
             let number = queue(&mode::numbers(vm), qp.qpn).unwrap();
             vm.sink.disable(number);
-            vm.device.virtqueue_reset(number);
+            vm.hca.virtqueue_reset(number);
             // After the reset, the device no longer uses the memory of the virtqueue.
             let ring = if number == mode::numbers(vm).sq(qp.qpn).unwrap() {
                 &qp.sq
@@ -119,11 +119,11 @@ fn a_device_reset_ends_the_use_of_all_virtqueues() {
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 64);
     let qp = stuck(vm, &cq);
-    vm.device.reset();
+    vm.hca.reset();
     let indices = || [&qp.sq, &qp.rq, &cq.ring].map(|ring| ring.used_index());
     let before = indices();
-    vm.device.notified(mode::numbers(vm).sq(qp.qpn).unwrap());
-    vm.device
+    vm.hca.notified(mode::numbers(vm).sq(qp.qpn).unwrap());
+    vm.hca
         .virtqueue_reset(mode::numbers(vm).sq(qp.qpn).unwrap());
     assert_eq!(indices(), before);
 }

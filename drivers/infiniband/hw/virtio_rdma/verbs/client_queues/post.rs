@@ -71,7 +71,7 @@ fn post<R>(
     // A QP without this queue behaves as if the queue were full.
     let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
-    let device: &Device = &qp.device().device;
+    let device: &Device = &qp.device().virtio;
     let mut state = work.state.lock();
     let result = requests.try_for_each(|request| fill(&mut state, request));
     let qpn = state.qpn;

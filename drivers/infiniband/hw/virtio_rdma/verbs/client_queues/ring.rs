@@ -50,7 +50,7 @@ impl KernelRing {
         entries: u32,
         slot_size: usize,
     ) -> Result<Arc<Self>> {
-        let barriers = ib_device.device.barriers();
+        let barriers = ib_device.virtio.barriers();
         let least = match kind {
             RingKind::Work | RingKind::Shared => *WORK_SLOTS.start(),
             RingKind::Completion => *CQ_SLOTS.start(),

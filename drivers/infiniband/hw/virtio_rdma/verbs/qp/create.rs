@@ -95,7 +95,7 @@ impl QueuePairs for IbDevice {
     type Qp = Qp;
 
     fn create_qp(pd: &Pd<Self>, init: &Init<'_>, consumer: QpConsumer) -> Result<NewQp<Qp>> {
-        let device = &pd.device().device;
+        let device = &pd.device().virtio;
         check(device, init)?;
         match device.queues() {
             Queues::OwnRings(_) => in_rings(pd, init, consumer),
@@ -113,7 +113,7 @@ impl UserQueuePairs for IbDevice {
         udata: &Udata<'_>,
     ) -> Result<NewQp<Qp>> {
         let ib_device = pd.device();
-        let device = &ib_device.device;
+        let device = &ib_device.virtio;
         check(device, init)?;
         // The GSI QP belongs to the core: peers trust its management datagrams.
         if init.qp_type() == QpType::Gsi {
@@ -175,7 +175,7 @@ impl UserQueuePairs for IbDevice {
 /// Creates a QP in rings of the kernel.
 fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<NewQp<Qp>> {
     let ib_device = pd.device();
-    let device = &ib_device.device;
+    let device = &ib_device.virtio;
     let mut cap = cap(init);
     let [(_, send_size), _] = sizes(&cap);
     if let Some(slot_shift) = slot_shift_for(send_size).filter(|_| cap.max_send_wr != 0) {
@@ -232,7 +232,7 @@ fn in_virtqueues(
     init: &Init<'_>,
     consumer: QpConsumer,
 ) -> Result<NewQp<Qp>> {
-    let device = &pd.device().device;
+    let device = &pd.device().virtio;
     let mut cap = init.cap();
     // Capabilities are rounded up to a power of two, as the slots of a ring are, but not above the
     // device's limit.

@@ -16,7 +16,7 @@ use crate::memory::{QueueMem, WorkConsumer};
 use crate::status::DataPath;
 use crate::wire::Arrived;
 use crate::wqe::{PostedRecv, RecvOrigin};
-use crate::Device;
+use crate::Hca;
 
 pub(crate) use turn::RecvTurn;
 
@@ -145,11 +145,11 @@ impl RecvSide {
 
     /// Whether a packet is a request of the peer. If the peer's requests arrive on the direct path,
     /// the packet is from another sender: both peers choose the path by the same rule.
-    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, hca: &Hca) -> bool {
         self.path == DataPath::Wire
             && self
                 .peer
                 .as_ref()
-                .is_some_and(|peer| peer.sent(arrived, device.runtime()))
+                .is_some_and(|peer| peer.sent(arrived, hca.runtime()))
     }
 }

@@ -21,7 +21,7 @@ use crate::qp::{Qp, Responder};
 use crate::srq::Srq;
 use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, PostedRecv, RecvOrigin};
-use crate::Device;
+use crate::Hca;
 
 /// Number of R_Key violations after which an unreliable connection fails. Equal to the number of
 /// variants of a key.
@@ -30,7 +30,7 @@ const MAX_VIOLATIONS: u32 = 256;
 /// The receive side of a QP, locked by a worker for a turn.
 pub(crate) struct RecvTurn<'a> {
     pub(crate) qp: &'a Qp,
-    pub(crate) device: &'a Device,
+    pub(crate) hca: &'a Hca,
     pub(crate) view: &'a DmaView,
     queue: QueueView<'a>,
     /// Remaining budget of the turn.
@@ -46,18 +46,18 @@ impl<'a> RecvTurn<'a> {
     /// A turn of `qp`, whose receive side the caller has locked. The work is charged to `budget`.
     pub(crate) fn new(
         qp: &'a Qp,
-        device: &'a Device,
+        hca: &'a Hca,
         view: &'a DmaView,
         budget: &'a TurnBudget<'a>,
     ) -> Self {
         Self {
             qp,
-            device,
+            hca,
             view,
             queue: QueueView::new(&qp.init.rq, view),
             budget,
-            keys: Keys::new(&device.mrs),
-            completions: Completions::new(&qp.init.recv_cq, device, view),
+            keys: Keys::new(&hca.mrs),
+            completions: Completions::new(&qp.init.recv_cq, hca, view),
             silent: false,
         }
     }
@@ -65,7 +65,7 @@ impl<'a> RecvTurn<'a> {
     /// Adds `n` to a counter of the QP.
     #[inline]
     pub(crate) fn count(&self, counter: impl Into<Counter>, n: u64) {
-        self.qp.count(self.device, counter, n);
+        self.qp.count(self.hca, counter, n);
     }
 
     /// The memory that the QP and its peer may access by keys.
@@ -132,7 +132,7 @@ impl<'a> RecvTurn<'a> {
 
     /// Invalidates the key that the peer named in a SEND with invalidate.
     pub(crate) fn invalidate(&self, rkey: u32) -> Result<(), KeyFault> {
-        self.qp.invalidate(self.device, rkey)
+        self.qp.invalidate(self.hca, rkey)
     }
 
     /// Like [`take`](Self::take), for a message on the direct path. If the responder already holds
@@ -168,7 +168,7 @@ impl<'a> RecvTurn<'a> {
                 Some(AsyncEvent::QpFatal)
             }
         };
-        self.qp.fail(self.device, event);
+        self.qp.fail(self.hca, event);
         Err(BadReceive)
     }
 
@@ -179,7 +179,7 @@ impl<'a> RecvTurn<'a> {
         srq: &Srq,
         io: &mut RecvIo,
     ) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
-        let event = match srq.fetch(self.device, self.view, &mut io.buffer) {
+        let event = match srq.fetch(self.hca, self.view, &mut io.buffer) {
             Ok(fetched) => return Ok(fetched),
             Err(BadRecv::Wqe(id)) => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
@@ -187,7 +187,7 @@ impl<'a> RecvTurn<'a> {
             }
             Err(BadRecv::Ring) => Some(AsyncEvent::QpFatal),
         };
-        self.qp.fail(self.device, event);
+        self.qp.fail(self.hca, event);
         Err(BadReceive)
     }
 
@@ -245,7 +245,7 @@ impl<'a> RecvTurn<'a> {
         let violations = io.violations.get().saturating_add(1);
         io.violations.set(violations);
         if self.qp.init.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {
-            self.qp.fail(self.device, Some(AsyncEvent::QpAccessErr));
+            self.qp.fail(self.hca, Some(AsyncEvent::QpAccessErr));
         }
     }
 
@@ -254,7 +254,7 @@ impl<'a> RecvTurn<'a> {
         if !side.established {
             side.established = true;
             if self.qp.state() == Some(QpState::Rtr) {
-                self.qp.raise(self.device, AsyncEvent::CommEst);
+                self.qp.raise(self.hca, AsyncEvent::CommEst);
             }
         }
     }
@@ -271,7 +271,7 @@ impl<'a> RecvTurn<'a> {
             side.last_wqe_reached = true;
             // The driver polls the CQ for the last time after this event.
             self.completions.deliver();
-            self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
+            self.qp.raise(self.hca, AsyncEvent::QpLastWqeReached);
         }
         let (queue, view) = (&mut side.io.queue, &self.queue);
         for _ in 0..limit {

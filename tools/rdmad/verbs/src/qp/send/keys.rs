@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests that change keys of their own device: REG_MR, BIND_MW, LOCAL_INV, and RDMA
+//! Send work requests that change keys of their own HCA: REG_MR, BIND_MW, LOCAL_INV, and RDMA
 //! READ with invalidate.
 //!
 //! A REG_MR takes effect when its WQE is fetched, before the WQEs after it are checked. Its MR is
@@ -33,14 +33,14 @@ impl SendTurn<'_> {
     /// Executes a REG_MR that was just fetched.
     pub(super) fn register(&self, wqe: &[u8]) -> std::result::Result<(), WcStatus> {
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
-        let wanted = if self.device.has_feature(Feature::RegPages) {
+        let wanted = if self.hca.has_feature(Feature::RegPages) {
             self.with_pages(&RegPages::load(&header.wr))
         } else {
             registration(&Reg::load(&header.wr), None)
         };
         wanted
             .ok()
-            .and_then(|wanted| self.device.mrs.register(self.pdn(), wanted).ok())
+            .and_then(|wanted| self.hca.mrs.register(self.pdn(), wanted).ok())
             .ok_or(WcStatus::MwBindErr)
     }
 
@@ -72,20 +72,20 @@ impl SendTurn<'_> {
         };
         require(bind.reserved == [0; 4])
             .ok()
-            .and_then(|()| self.qp.bind(self.device, bind.lkey, &wanted).ok())
+            .and_then(|()| self.qp.bind(self.hca, bind.lkey, &wanted).ok())
             .ok_or(WcStatus::MwBindErr)
     }
 
     /// Invalidates a local key.
     pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), WcStatus> {
         self.qp
-            .invalidate(self.device, key)
+            .invalidate(self.hca, key)
             .map_err(|_| WcStatus::MwBindErr)
     }
 
     fn with_pages(&self, reg: &RegPages) -> Result<RegWr> {
         require(MR_PAGE_SHIFTS.contains(&reg.page_shift) && reg.reserved == [0; 4])?;
-        let (max_pages, maps) = self.device.mrs.fast_limits(reg.base.mrn)?;
+        let (max_pages, maps) = self.hca.mrs.fast_limits(reg.base.mrn)?;
         require(reg.npages <= max_pages)?;
         let list = PageList {
             iova: reg.pages,
@@ -96,9 +96,9 @@ impl SendTurn<'_> {
         // Bytes for each page: 8 for the address in the list, and 16 for an extent of the page map.
         self.budget.charge_bytes(reg.npages as usize * 24);
         let offset = self
-            .device
+            .hca
             .check_range(&list, reg.iova, reg.iova, reg.length)?;
-        let pages = PageMap::read(&maps, &self.device.space, list, offset, reg.length)?;
+        let pages = PageMap::read(&maps, &self.hca.space, list, offset, reg.length)?;
         let mapped = Mapped {
             base: reg.iova,
             pages: Arc::new(pages),

@@ -25,7 +25,7 @@ use crate::runtime::{Alarm, Flow, Until};
 use crate::turn::Parked;
 use crate::wire::Arrived;
 use crate::wqe::{Fetched, Snapshots};
-use crate::Device;
+use crate::Hca;
 
 pub(super) use pace::{Pacer, PacerState, RateLimitAttr};
 pub(super) use turn::Next;
@@ -151,10 +151,10 @@ impl SendSide {
     }
 
     /// Whether a packet is from the peer.
-    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, hca: &Hca) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
+            .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, hca.runtime()))
     }
 
     /// Time at which the QP needs a turn even if no event occurs.
@@ -169,32 +169,32 @@ impl SendSide {
 
     /// Enters the QP's deadline in the runtime's timers, if the QP has one. If not, the QP has no
     /// entry: a worker that sleeps would wake up for it.
-    pub(in crate::qp) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
+    pub(in crate::qp) fn arm(&mut self, hca: &Hca, qp: &Qp) -> Option<Until> {
         if qp.timer_expired.swap(false, Ordering::AcqRel) {
             self.alarm.expired();
         }
-        let key = device.key(qp.number);
-        let scheduler = &device.runtime().scheduler;
+        let key = hca.key(qp.number);
+        let scheduler = &hca.runtime().scheduler;
         let Some(deadline) = self.deadline() else {
             self.alarm.clear(scheduler, key.into());
             return None;
         };
-        let home = device.flows().home(Flow::of(qp.number));
+        let home = hca.flows().home(Flow::of(qp.number));
         Some(self.alarm.set(scheduler, key.into(), home, deadline))
     }
 
     /// Records the load of the requester.
-    pub(crate) fn update_load(&mut self, device: &Device, now: Instant) {
+    pub(crate) fn update_load(&mut self, hca: &Hca, now: Instant) {
         if let Some(requester) = &self.requester {
-            device.update_load(&mut self.io.load, now, requester.outstanding());
+            hca.update_load(&mut self.io.load, now, requester.outstanding());
         }
     }
 
     /// Removes the QP's entry from the timers and its load from the port.
-    pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
-        device.release_load(&mut self.io.load);
+    pub(in crate::qp) fn disarm(&mut self, hca: &Hca, qpn: Qpn) {
+        hca.release_load(&mut self.io.load);
         self.alarm
-            .clear(&device.runtime().scheduler, device.key(qpn).into());
+            .clear(&hca.runtime().scheduler, hca.key(qpn).into());
     }
 }
 

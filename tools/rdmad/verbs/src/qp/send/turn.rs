@@ -24,7 +24,7 @@ use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, PostedSend,
     SendRules, Snapshots,
 };
-use crate::Device;
+use crate::Hca;
 
 /// Result of fetching the next WQE.
 pub(in crate::qp) enum Next {
@@ -39,7 +39,7 @@ pub(in crate::qp) enum Next {
 /// The send side of a QP, locked by a worker for a turn.
 pub(crate) struct SendTurn<'a> {
     pub(crate) qp: &'a Qp,
-    pub(crate) device: &'a Device,
+    pub(crate) hca: &'a Hca,
     pub(crate) view: &'a DmaView,
     pub(crate) queue: QueueView<'a>,
     /// Start of the turn.
@@ -59,14 +59,14 @@ impl<'a> SendTurn<'a> {
     /// A turn of `qp`, whose send side the caller has locked. The work is charged to `budget`.
     pub(crate) fn new(
         qp: &'a Qp,
-        device: &'a Device,
+        hca: &'a Hca,
         view: &'a DmaView,
         budget: &'a TurnBudget<'a>,
     ) -> Self {
-        let mtu = device.path_mtu().bytes();
+        let mtu = hca.path_mtu().bytes();
         Self {
             qp,
-            device,
+            hca,
             view,
             queue: QueueView::new(&qp.init.sq, view),
             now: budget.start(),
@@ -77,11 +77,11 @@ impl<'a> SendTurn<'a> {
                 cap: &qp.init.cap,
                 pdn: qp.init.pd.number(),
                 signal_all: qp.init.signal_all,
-                features: device.negotiated(),
+                features: hca.negotiated(),
                 max_message: max_message(qp.init.qp_type, mtu),
             },
-            keys: Keys::new(&device.mrs),
-            completions: Completions::new(&qp.init.send_cq, device, view),
+            keys: Keys::new(&hca.mrs),
+            completions: Completions::new(&qp.init.send_cq, hca, view),
             silent: false,
         }
     }
@@ -97,7 +97,7 @@ impl<'a> SendTurn<'a> {
     /// Adds `n` to a counter of the QP.
     #[inline]
     pub(crate) fn count(&self, counter: impl Into<Counter>, n: u64) {
-        self.qp.count(self.device, counter, n);
+        self.qp.count(self.hca, counter, n);
     }
 
     /// The memory that the QP may access by local keys.
@@ -131,7 +131,7 @@ impl<'a> SendTurn<'a> {
     /// Fetches and checks the next WQE. If the port's rate limit does not permit another message
     /// now, the QP gets a turn when the rate limit permits it.
     pub(in crate::qp) fn fetch(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Next, RingError> {
-        let port = &self.device.pacer;
+        let port = &self.hca.pacer;
         let taken = port.take_message(self.now, &mut io.port);
         if io.passes(taken).is_none() {
             return Ok(Next::Held);
@@ -182,7 +182,7 @@ impl<'a> SendTurn<'a> {
         if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
             if let Err(failed) = self.invalidate(key) {
                 status = failed;
-                self.qp.fail_send(self.device);
+                self.qp.fail_send(self.hca);
             }
         }
         if status == WcStatus::LocProtErr {
@@ -230,7 +230,7 @@ impl<'a> SendTurn<'a> {
         }
         if let Some(requester) = requester {
             requester.drain(|wr| flush(&wr));
-            self.device.release_load(&mut io.load);
+            self.hca.release_load(&mut io.load);
         }
         for _ in 0..limit {
             if io.broken || self.view.has_lost() {

@@ -38,7 +38,7 @@ impl Qp {
             }
             None => match turn.fetch(&mut side.io, &side.attr) {
                 Ok(Next::Fetched(fetched)) => fetched,
-                Ok(Next::Held) => return Break(self.park(turn.device, side, None)),
+                Ok(Next::Held) => return Break(self.park(turn.hca, side, None)),
                 Ok(Next::Nothing) => return Break(self.park_idle(turn, side, state, watch)),
                 Err(_) => return self.break_queue(turn, side),
             },
@@ -48,13 +48,13 @@ impl Qp {
             Ok(DatagramStep::Sent) => WcStatus::Success,
             Ok(DatagramStep::Waits) => {
                 side.blocked = Some(fetched);
-                return Break(self.await_room(turn.device, side));
+                return Break(self.await_room(turn.hca, side));
             }
             Err(status) => status,
         };
         turn.complete(&mut side.io, &fetched.wr, status);
         if status != WcStatus::Success {
-            self.fail_send(turn.device);
+            self.fail_send(turn.hca);
         }
         Continue(turn.budget.charged_since(spent))
     }
@@ -72,8 +72,8 @@ impl Qp {
         let to = self.destination(turn, side, fetched)?;
         // No port has the Ethernet address of a multicast group, so `direct_peer` returns `None`
         // for a group.
-        let group = turn.device.config().group;
-        if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
+        let group = turn.hca.config().group;
+        if let Some(peer) = turn.hca.runtime().direct_peer(group, to.path.dst_mac) {
             return direct::deliver(turn, side, &fetched.wr, &to, &peer);
         }
         self.send_packet(turn, side, fetched, &to)
@@ -109,7 +109,7 @@ impl Qp {
         let wqe = side.io.snapshots.get(fetched.wr.local.snapshot);
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
         let datagram = Datagram::load(&header.wr);
-        let path = attr::datagram_path(turn.device, self.number, &datagram)
+        let path = attr::datagram_path(turn.hca, self.number, &datagram)
             .map_err(|_| WcStatus::LocQpOpErr)?;
         let qkey = match datagram.remote_qkey & QKEY_OF_QP {
             0 => datagram.remote_qkey,

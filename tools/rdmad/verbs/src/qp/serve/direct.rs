@@ -24,7 +24,7 @@ impl Qp {
     ) -> Progress {
         let spent = turn.budget.spent();
         let end = side.route.as_ref().and_then(DirectRoute::end);
-        let view = end.as_ref().map(|end| end.device.space.enter());
+        let view = end.as_ref().map(|end| end.hca.space.enter());
         let mut receiver = match (&side.route, &end, &view) {
             (Some(route), Some(end), Some(view)) => {
                 Receiver::new(self, route, end, view, turn.budget)
@@ -45,7 +45,7 @@ impl Qp {
                         Ok(Next::Fetched(fetched)) => Transfer::new(fetched, side.attr()),
                         Ok(Next::Held) => {
                             drop(receiver);
-                            return Break(self.park(turn.device, side, None));
+                            return Break(self.park(turn.hca, side, None));
                         }
                         Ok(Next::Nothing) => {
                             // Release the peer's receive side before parking.
@@ -60,12 +60,12 @@ impl Qp {
                 TransferStep::Moved => side.transfer = Some(transfer),
                 TransferStep::Waits => {
                     side.transfer = Some(transfer);
-                    return Break(self.park(turn.device, side, None));
+                    return Break(self.park(turn.hca, side, None));
                 }
                 TransferStep::Done(status) => {
                     turn.complete(&mut side.io, transfer.wr(), status);
                     if status != WcStatus::Success {
-                        self.fail_send(turn.device);
+                        self.fail_send(turn.hca);
                     }
                 }
             }

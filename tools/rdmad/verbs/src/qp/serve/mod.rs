@@ -28,7 +28,7 @@ use crate::memory::QueueView;
 use crate::runtime::{TurnEnd, TurnStart, Watch};
 use crate::turn::{Charged, Parked, TURN};
 use crate::wire::RecvEnv;
-use crate::Device;
+use crate::Hca;
 
 /// Maximum number of work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
@@ -47,8 +47,8 @@ type Progress = ControlFlow<Parked, Charged>;
 impl Qp {
     /// Gives the QP a turn. If another worker is serving the QP, that worker gives it another turn
     /// afterwards.
-    pub(crate) fn serve(&self, device: &Device, start: TurnStart, watch: &Watch) -> TurnEnd {
-        let Some(turn) = self.serving.run(|| self.turn(device, start, watch)) else {
+    pub(crate) fn serve(&self, hca: &Hca, start: TurnStart, watch: &Watch) -> TurnEnd {
+        let Some(turn) = self.serving.run(|| self.turn(hca, start, watch)) else {
             return TurnEnd::default();
         };
         let mut end = turn.result;
@@ -64,15 +64,15 @@ impl Qp {
     /// Sends the datagrams already posted to a QP that is being destroyed, as far as a turn's
     /// budget permits. Some programs destroy the QP right after they post a datagram, which is not
     /// acknowledged: hardware would have sent the datagram by then. Must not be called by a worker.
-    pub(crate) fn send_last(&self, device: &Device) {
+    pub(crate) fn send_last(&self, hca: &Hca) {
         if self.is_connected() {
             return;
         }
         // Turns end by the clock too. A turn that was short because the host is busy is continued.
         let mut spent = 0;
         while spent < TURN {
-            let turn = || self.send_for_last_time(device);
-            let end = device.runtime().scheduler.quiesce.outside(turn);
+            let turn = || self.send_for_last_time(hca);
+            let end = hca.runtime().scheduler.quiesce.outside(turn);
             spent += end.cost;
             if !end.again || end.cost == 0 {
                 break;
@@ -80,14 +80,14 @@ impl Qp {
         }
     }
 
-    fn send_for_last_time(&self, device: &Device) -> TurnEnd {
-        let view = device.space.enter();
+    fn send_for_last_time(&self, hca: &Hca) -> TurnEnd {
+        let view = hca.space.enter();
         let mut side = self.send.lock();
         if self.state() != Some(QpState::Rts) {
             return TurnEnd::default();
         }
-        let budget = device.turn_budget();
-        let turn = SendTurn::new(self, device, &view, &budget);
+        let budget = hca.turn_budget();
+        let turn = SendTurn::new(self, hca, &view, &budget);
         // The QP is being destroyed, so its next turn need not be arranged.
         let parked = self.serve_send_side(&turn, &mut side, &Watch::nothing());
         drop(turn);
@@ -99,9 +99,9 @@ impl Qp {
 
     /// Whether WQEs are posted that are not yet fetched. False while another thread holds the lock
     /// of the send side.
-    pub(crate) fn has_posted(&self, device: &Device) -> bool {
+    pub(crate) fn has_posted(&self, hca: &Hca) -> bool {
         self.send.try_lock().is_some_and(|side| {
-            let view = device.space.enter();
+            let view = hca.space.enter();
             side.io
                 .queue
                 .available(&QueueView::new(&self.init.sq, &view))
@@ -109,17 +109,17 @@ impl Qp {
         })
     }
 
-    fn turn(&self, device: &Device, start: TurnStart, watch: &Watch) -> TurnEnd {
-        let view = device.space.enter();
+    fn turn(&self, hca: &Hca, start: TurnStart, watch: &Watch) -> TurnEnd {
+        let view = hca.space.enter();
         // Answers first, since the peer waits for them.
-        let answered = self.answer(device, &view, start);
+        let answered = self.answer(hca, &view, start);
         let mut side = self.send.lock();
         side.io.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
-            self.fail(device, Some(AsyncEvent::QpFatal));
+            self.fail(hca, Some(AsyncEvent::QpFatal));
         }
-        let budget = device.budget_of(start);
-        let turn = SendTurn::new(self, device, &view, &budget);
+        let budget = hca.budget_of(start);
+        let turn = SendTurn::new(self, hca, &view, &budget);
         let sent = self.serve_send_side(&turn, &mut side, watch);
         side.stopped = Some(Stopped {
             at: turn.now,
@@ -128,14 +128,14 @@ impl Qp {
         });
         drop(turn);
         let spent = answered.cost + budget.spent();
-        device.runtime().note_turn(spent);
+        hca.runtime().note_turn(spent);
         let cost = spent.max(budget.cost());
         let again = answered.parked.and(sent).is_again();
         TurnEnd { again, cost }
     }
 
     /// Sends the responder's answers.
-    fn answer(&self, device: &Device, view: &DmaView, start: TurnStart) -> Answered {
+    fn answer(&self, hca: &Hca, view: &DmaView, start: TurnStart) -> Answered {
         let nothing = |parked| Answered { parked, cost: 0 };
         let RecvSide { io, responder, .. } = &mut *self.recv.lock();
         if !self.may_answer() {
@@ -147,32 +147,32 @@ impl Qp {
         if let Some(request) = responder.await_request() {
             return nothing(request.into());
         }
-        self.send_answers(device, view, start, io, responder)
+        self.send_answers(hca, view, start, io, responder)
     }
 
     /// Sends the answers of a responder that has some.
     #[inline(never)] // It makes a burst.
     fn send_answers(
         &self,
-        device: &Device,
+        hca: &Hca,
         view: &DmaView,
         start: TurnStart,
         io: &mut RecvIo,
         responder: &mut Responder,
     ) -> Answered {
-        let budget = device.budget_of(start);
-        let turn = RecvTurn::new(self, device, view, &budget);
+        let budget = hca.budget_of(start);
+        let turn = RecvTurn::new(self, hca, view, &budget);
         let limit = budget.left_for_frames();
         let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, io));
         let request = responder.await_request();
         let parked = match sent {
             Ok(sent) => match (sent.pause, request) {
-                (Pause::NoFrame, _) => device.await_frames(self.number, io.full).into(),
+                (Pause::NoFrame, _) => hca.await_frames(self.number, io.full).into(),
                 (Pause::Idle, Some(request)) => request.into(),
                 (Pause::Idle | Pause::Budget, _) => Parked::again(),
             },
             Err(error) => {
-                self.fail(device, error.event);
+                self.fail(hca, error.event);
                 // The responder sends the NAK in the next turn.
                 Parked::again()
             }
@@ -192,21 +192,16 @@ impl Qp {
     /// Sends the acknowledgement that the QP's next turn would send. A program may destroy or reset
     /// its QP as soon as it has the completion of the last message, but the peer waits for the
     /// acknowledgement of this message.
-    pub(in crate::qp) fn acknowledge_last(
-        &self,
-        device: &Device,
-        view: &DmaView,
-        side: &mut RecvSide,
-    ) {
+    pub(in crate::qp) fn acknowledge_last(&self, hca: &Hca, view: &DmaView, side: &mut RecvSide) {
         /// Bytes of frames after which no further one is sent: a congestion notification may
         /// precede the acknowledgement.
         const LIMIT: usize = 128;
         let RecvSide { io, responder, .. } = side;
-        // The objects of a failed device may be half changed: nothing is sent for them.
-        let may_send = self.may_answer() && !device.has_failed();
+        // The objects of a failed HCA may be half changed: nothing is sent for them.
+        let may_send = self.may_answer() && !hca.has_failed();
         if let Some(responder) = responder.as_mut().filter(|_| may_send) {
-            let budget = device.turn_budget();
-            let turn = RecvTurn::new(self, device, view, &budget);
+            let budget = hca.turn_budget();
+            let turn = RecvTurn::new(self, hca, view, &budget);
             // Without a frame buffer the acknowledgement is lost, as on a bad network.
             let _ = responder.transmit(LIMIT, &mut RecvEnv::new(&turn, io));
         }
@@ -225,13 +220,13 @@ impl Qp {
                 // is in ERR already.
                 Continue(_) if turn.queue.lost() => {
                     side.io.broken = true;
-                    self.fail(turn.device, Some(AsyncEvent::QpFatal));
+                    self.fail(turn.hca, Some(AsyncEvent::QpFatal));
                 }
                 Continue(_) if turn.is_over() => return Parked::again(),
                 Continue(_) => {}
                 Break(_) if turn.queue.lost() => {
                     side.io.broken = true;
-                    self.fail(turn.device, Some(AsyncEvent::QpFatal));
+                    self.fail(turn.hca, Some(AsyncEvent::QpFatal));
                 }
                 Break(parked) => return parked,
             }
@@ -246,7 +241,7 @@ impl Qp {
         }
         turn.completions.deliver();
         let mut recv = self.recv.lock();
-        let recv_turn = RecvTurn::new(self, turn.device, turn.view, turn.budget);
+        let recv_turn = RecvTurn::new(self, turn.hca, turn.view, turn.budget);
         let received = recv_turn.flush(&mut recv, FLUSH_LIMIT);
         sent.and(received)
     }

@@ -12,14 +12,14 @@ use crate::direct::Transfer;
 use crate::qp::{Qp, Requester, SendSide, SendTurn};
 use crate::runtime::Watch;
 use crate::turn::Parked;
-use crate::Device;
+use crate::Hca;
 
 /// If at most this number of WQEs is fetched between two requests for a doorbell, the QP counts as
 /// a request-response QP, whose work is not a stream.
 const REQUEST_RESPONSE: u32 = 8;
 
 impl Qp {
-    /// Parks the send side when the SQ is empty. Either the worker watches the SQ, or the device
+    /// Parks the send side when the SQ is empty. Either the worker watches the SQ, or the HCA
     /// requests a doorbell.
     pub(super) fn park_idle(
         &self,
@@ -29,13 +29,13 @@ impl Qp {
         watch: &Watch,
     ) -> Parked {
         turn.completions.deliver();
-        let device = turn.device;
+        let hca = turn.hca;
         if state != QpState::Rts {
-            self.report_drained(device, side, state);
+            self.report_drained(hca, side, state);
             let resumed = side.is_drained().then(|| self.await_command());
-            return self.park(device, side, resumed);
+            return self.park(hca, side, resumed);
         }
-        let qp = device.key(self.number);
+        let qp = hca.key(self.number);
         // A QP that had work in this turn is likely to get more soon.
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
@@ -47,31 +47,31 @@ impl Qp {
             }
         };
         match posted {
-            Some(posted) => self.park(device, side, Some(posted)),
+            Some(posted) => self.park(hca, side, Some(posted)),
             None => Parked::again(),
         }
     }
 
     /// Parks the send side, whose work must wait for a rate limit or for room in the frame port.
-    pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
+    pub(super) fn await_room(&self, hca: &Hca, side: &mut SendSide) -> Parked {
         let frames = match side.io.paced {
             Some(_) => None,
-            None => Some(device.await_frames(self.number, side.io.full).into()),
+            None => Some(hca.await_frames(self.number, side.io.full).into()),
         };
-        self.park(device, side, frames)
+        self.park(hca, side, frames)
     }
 
     /// Parks the send side. The next turn is caused by one of `callers`, or by an event or deadline
     /// for which work in progress waits.
     pub(super) fn park(
         &self,
-        device: &Device,
+        hca: &Hca,
         side: &mut SendSide,
         callers: Option<Parked>,
     ) -> Parked {
         let answer = side.requester.as_ref().and_then(Requester::await_answer);
         let peer = side.transfer.as_ref().and_then(Transfer::await_peer);
-        let until = side.arm(device, self);
+        let until = side.arm(hca, self);
         let under_way = [
             callers,
             answer.map(Parked::from),
@@ -87,16 +87,16 @@ impl Qp {
     /// Fails the QP because its ring is corrupt.
     pub(super) fn break_queue(&self, turn: &SendTurn<'_>, side: &mut SendSide) -> Progress {
         side.io.broken = true;
-        self.fail(turn.device, Some(AsyncEvent::QpFatal));
+        self.fail(turn.hca, Some(AsyncEvent::QpFatal));
         Continue(turn.budget.charge_work_request())
     }
 
     /// Raises SQ_DRAINED, if it is enabled, when the SQ has drained for the first time in SQD.
-    fn report_drained(&self, device: &Device, side: &mut SendSide, state: QpState) {
+    fn report_drained(&self, hca: &Hca, side: &mut SendSide, state: QpState) {
         if state == QpState::Sqd && !side.drained && side.is_drained() {
             side.drained = true;
             if side.attr.en_sqd_async_notify != 0 {
-                self.raise(device, AsyncEvent::SqDrained);
+                self.raise(hca, AsyncEvent::SqDrained);
             }
         }
     }

@@ -50,7 +50,7 @@ impl Qp {
                     if let SendOp::Read { .. } = fetched.wr.op {
                         // This port's limit is charged for the data of a READ.
                         let length = fetched.wr.length.into();
-                        turn.device.pacer.owe_bytes(&mut io.port, length);
+                        turn.hca.pacer.owe_bytes(&mut io.port, length);
                     }
                     requester.post(fetched);
                 }
@@ -72,7 +72,7 @@ impl Qp {
         let limit = turn.budget.left_for_frames();
         let sent = requester.transmit(limit, turn.now, &mut SendEnv::new(turn, io));
         let outstanding = requester.outstanding();
-        turn.device.update_load(&mut io.load, turn.now, outstanding);
+        turn.hca.update_load(&mut io.load, turn.now, outstanding);
         // Work requests that prevented further fetching may have completed.
         let goes_on = state == QpState::Rts
             && !held
@@ -85,17 +85,17 @@ impl Qp {
         }
         let Ok(sent) = sent else {
             // A completion reports the error.
-            self.fail_send(turn.device);
+            self.fail_send(turn.hca);
             return Continue(turn.budget.charged_since(spent));
         };
         match sent.pause {
             Pause::Budget => Continue(turn.budget.charged_since(spent)),
-            Pause::NoFrame => Break(self.await_room(turn.device, side)),
+            Pause::NoFrame => Break(self.await_room(turn.hca, side)),
             Pause::Idle if goes_on => Continue(turn.budget.charged_since(spent)),
             Pause::Idle if drained || state != QpState::Rts => {
                 Break(self.park_idle(turn, side, state, watch))
             }
-            Pause::Idle => Break(self.park(turn.device, side, None)),
+            Pause::Idle => Break(self.park(turn.hca, side, None)),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Waking a worker takes longer than the work of most doorbells. So a thread that receives a
 //! doorbell while all workers sleep gives the QP a turn itself.
 //!
-//! The thread wakes a worker instead if the device's last doorbell was a moment ago or the QP had a
+//! The thread wakes a worker instead if the HCA's last doorbell was a moment ago or the QP had a
 //! stream of work before. Then more work will follow, and a worker that is awake *watches* the QP,
 //! which saves further doorbells. The thread also wakes a worker if another thread that is no
 //! worker is giving a turn, so that both turns run in parallel.
@@ -20,7 +20,7 @@ use super::Scheduler;
 /// as an idle gap.
 const IDLE_GAP: Duration = Duration::from_micros(20);
 
-/// Time of the last doorbell of a device.
+/// Time of the last doorbell of an HCA.
 #[derive(Debug)]
 pub(crate) struct IdleGap {
     start: Instant,
@@ -47,7 +47,7 @@ impl IdleGap {
 }
 
 impl Scheduler {
-    /// Executes `turn` for a device whose doorbell this thread has received, if the doorbell came
+    /// Executes `turn` for an HCA whose doorbell this thread has received, if the doorbell came
     /// after an idle gap and all workers sleep. `turn` gets the time at which it starts. The thread
     /// must not be a worker. Returns whether `turn` was executed.
     pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce(Instant)) -> bool {

@@ -3,7 +3,7 @@
 //! Scheduling of workers: threads, clock, sleep and wake-ups.
 //!
 //! This folder decides when a worker gives turns, sleeps and wakes up. It does not depend on
-//! devices: the trait [`Work`] is its interface to them. The same code serves three kinds of
+//! HCAs: the trait [`Work`] is its interface to them. The same code serves three kinds of
 //! worker:
 //!
 //! | kind | a worker is | primitives (`sync`) |

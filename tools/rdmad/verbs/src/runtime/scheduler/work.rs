@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The interface between the scheduler and the devices that the workers serve.
+//! The interface between the scheduler and the HCAs that the workers serve.
 
 use std::time::Instant;
 

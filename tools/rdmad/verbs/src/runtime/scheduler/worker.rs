@@ -146,7 +146,7 @@ impl<W: Work> Worker<W> {
 
     /// Executes a round.
     fn round(&mut self) -> Next {
-        // Taken anew in each round, so a sleeping worker holds no reference to devices.
+        // Taken anew in each round, so a sleeping worker holds no reference to HCAs.
         let places = self.work.places();
         loop {
             if let Some(next) = self.go_on(&places) {

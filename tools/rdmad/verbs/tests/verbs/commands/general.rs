@@ -35,7 +35,7 @@ fn small() -> Limits {
 
 fn raw(vm: &Vm, request: &[u8], room: usize) -> Vec<u8> {
     let mut response = Vec::new();
-    vm.device.command(request, room, &mut response);
+    vm.hca.command(request, room, &mut response);
     response
 }
 
@@ -45,7 +45,7 @@ fn raw(vm: &Vm, request: &[u8], room: usize) -> Vec<u8> {
 fn the_configuration_tells_the_limits() {
     let world = World::with_limits(1, PathPolicy::Direct, small());
     let vm = &world.vms[0];
-    let space = vm.device.config_space();
+    let space = vm.hca.config_space();
     let config = Config::decode(&space).unwrap();
     assert_eq!(config.phys_port_cnt, 1);
     assert_eq!(mac_from_eui64(config.sys_image_guid), Some(vm.mac));
@@ -105,8 +105,8 @@ fn the_configuration_tells_the_limits() {
 fn a_device_without_multicast_has_no_limits_of_it() {
     let limits = Limits::default().without_multicast();
     let world = World::with_limits(1, PathPolicy::Direct, limits);
-    let device = &world.vms[0].device;
-    let config = Config::decode(&device.config_space()).unwrap();
+    let hca = &world.vms[0].hca;
+    let config = Config::decode(&hca.config_space()).unwrap();
     let limits = [
         config.max_mcast_grp,
         config.max_mcast_qp_attach,
@@ -167,7 +167,7 @@ fn every_field_of_the_configuration() {
         // The code that stands for 134 ms.
         local_ca_ack_delay: 15,
     };
-    let config = Config::decode(&vm.device.config_space()).unwrap();
+    let config = Config::decode(&vm.hca.config_space()).unwrap();
     assert_eq!(config, expected);
     for count in [config.max_cq, config.max_qp] {
         assert!(QUEUE_COUNT_RANGE.contains(&count));
@@ -196,7 +196,7 @@ fn garbage_is_answered() {
     // A command without room for its response is not executed.
     let create_pd = [Command::CreatePd.value()];
     assert_eq!(raw(vm, &create_pd, 4), [EINVAL]);
-    assert_eq!(vm.device.status().pds, 1, "that of the harness");
+    assert_eq!(vm.hca.status().pds, 1, "that of the harness");
     // Bytes after the request are ignored.
     assert_eq!(raw(vm, &[&create_pd[..], &[7; 50]].concat(), 5).len(), 5);
 }
@@ -206,7 +206,7 @@ fn garbage_is_answered() {
 fn without_own_rings_queues_are_virtqueues() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.device.set_features(Features::NONE);
+    vm.hca.set_features(Features::NONE);
     assert_eq!(
         vm.call(create_cq(vm)).err(),
         Some(ENOMEM),
@@ -222,7 +222,7 @@ fn reset_forgets_everything() {
     let cq = Cq::new(vm, 64);
     let qp = Qp::new(vm, &cq, &cq, Options::default());
     let mr = vm.mr(64);
-    vm.device.reset();
+    vm.hca.reset();
     assert_eq!(qp.destroy().err(), Some(EINVAL));
     assert_eq!(cq.destroy().err(), Some(EINVAL));
     assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));

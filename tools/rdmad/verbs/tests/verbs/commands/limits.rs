@@ -19,7 +19,7 @@ use crate::harness::*;
 use super::{create_cq, create_qp, EINVAL, ENOMEM};
 
 fn limits(vm: &Vm) -> (Config, OwnRingsConfig) {
-    let space = vm.device.config_space();
+    let space = vm.hca.config_space();
     let own = &space[OWN_RINGS_CONFIG_OFFSET..];
     (
         Config::decode(&space).unwrap(),
@@ -107,7 +107,7 @@ fn cqs_and_qps() {
 fn srqs() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    let space = vm.device.config_space();
+    let space = vm.hca.config_space();
     let limits = SrqConfig::decode(&space[SRQ_CONFIG_OFFSET..]).unwrap();
     let request = srq::request(vm, vm.pdn, &srq::ring(vm, 2));
     fill(

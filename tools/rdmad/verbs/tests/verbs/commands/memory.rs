@@ -223,7 +223,7 @@ fn a_large_mr_has_a_list_of_two_levels() {
     };
     let mr = vm.call(cmd).unwrap();
     vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
-    let config = Config::decode(&vm.device.config_space()).unwrap();
+    let config = Config::decode(&vm.hca.config_space()).unwrap();
     let huge = CmdRegUserMrPages {
         base: CmdRegUserMr {
             length: config.max_mr_size + 1,
@@ -279,7 +279,7 @@ fn fast_registration() {
             max_num_sg,
         })
     };
-    let config = Config::decode(&vm.device.config_space()).unwrap();
+    let config = Config::decode(&vm.hca.config_space()).unwrap();
     let most = config.max_fast_reg_page_list_len;
     assert!(most >= 512);
     assert!(create(vm.pdn, AccessFlags::NONE, most).is_ok());

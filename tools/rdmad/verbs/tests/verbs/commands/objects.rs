@@ -3,7 +3,7 @@
 //! Valid and invalid commands for each kind of object.
 
 use roce::net::ip_to_gid;
-use verbs::{DeviceConfig, Limits, LinkSpeed, PathPolicy};
+use verbs::{HcaConfig, Limits, LinkSpeed, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::Feature;
@@ -33,15 +33,15 @@ fn port() {
         (rsp.active_mtu, rsp.gid_tbl_len, rsp.pkey_tbl_len),
         (Mtu::Mtu4096.value(), 256, 1)
     );
-    vm.device.set_link(false);
-    vm.device.set_link(false);
+    vm.hca.set_link(false);
+    vm.hca.set_link(false);
     vm.sink.expect(EventKind::Async(AsyncEvent::PortErr), 1);
     let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
     assert_eq!(
         (rsp.state, rsp.phys_state),
         (PortState::Down.value(), PortPhysState::Disabled.value())
     );
-    vm.device.set_link(true);
+    vm.hca.set_link(true);
     vm.sink.expect(EventKind::Async(AsyncEvent::PortActive), 1);
     assert!(vm.sink.is_empty(), "one event a change");
     for port in [0, 2] {
@@ -96,9 +96,9 @@ fn the_port_tells_its_speed() {
     for (number, gbps) in (1..).zip(speeds) {
         let speed = LinkSpeed::from_gbps(gbps).unwrap();
         let port = world.net.port(mac(number));
-        let config = DeviceConfig {
+        let config = HcaConfig {
             speed,
-            ..DeviceConfig::new(mac(number))
+            ..HcaConfig::new(mac(number))
         };
         let vm = Vm::with_config(number, &world.runtime, port, config);
         let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
@@ -116,7 +116,7 @@ fn the_port_tells_its_speed() {
             other => panic!("{other:?}"),
         };
         assert_eq!(lanes * lane, gbps);
-        vm.device.detach();
+        vm.hca.detach();
     }
 }
 

@@ -106,8 +106,8 @@ fn a_peer_that_does_not_answer() {
         ("destroyed", |p| assert!(p.qb.destroy().is_ok())),
         ("reset", |p| p.qb.to(QpState::Reset)),
         ("in error", |p| p.qb.to(QpState::Err)),
-        ("link down", |p| p.qb.vm.device.set_link(false)),
-        ("device reset", |p| p.qb.vm.device.reset()),
+        ("link down", |p| p.qb.vm.hca.set_link(false)),
+        ("device reset", |p| p.qb.vm.hca.reset()),
     ];
     for (name, vanish) in ways {
         eprintln!("{name}");

@@ -75,10 +75,10 @@ impl Daemon {
             .zip(is_deaf.iter().cloned())
             .map(|((n, engine), is_deaf)| {
                 let vm = Vm::new(n, &runtime, Arc::new(engine.clone()), &Limits::default());
-                let device = Arc::downgrade(&vm.device);
+                let hca = Arc::downgrade(&vm.hca);
                 engine.on_ready(move |caller| {
                     if !is_deaf.load(Ordering::SeqCst) {
-                        notify(&device, caller);
+                        notify(&hca, caller);
                     }
                 });
                 vm
@@ -96,7 +96,7 @@ impl Daemon {
     pub fn set_deaf(&self, index: usize, is_deaf: bool) {
         self.is_deaf[index].store(is_deaf, Ordering::SeqCst);
         if !is_deaf {
-            self.vms[index].device.frames_ready();
+            self.vms[index].hca.frames_ready();
         }
     }
 }
@@ -104,7 +104,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         for vm in &self.vms {
-            vm.device.detach();
+            vm.hca.detach();
         }
     }
 }

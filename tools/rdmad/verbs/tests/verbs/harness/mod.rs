@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use dma::DmaSpace;
 use roce::FramePort;
-use verbs::{Device, DeviceConfig, Limits, PathPolicy, Runtime, RuntimeConfig, Virtqueues};
+use verbs::{Hca, HcaConfig, Limits, PathPolicy, Runtime, RuntimeConfig, Virtqueues};
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
@@ -207,11 +207,11 @@ pub fn more_mac(n: usize) -> [u8; 6] {
 
 /// Notifies a device, if it exists, that its port has frames, as a thread of the switch that is
 /// busy or idle.
-pub fn notify(device: &Weak<Device>, caller: Caller) {
-    if let Some(device) = device.upgrade() {
+pub fn notify(hca: &Weak<Hca>, caller: Caller) {
+    if let Some(hca) = hca.upgrade() {
         match caller {
-            Caller::Busy => device.frames_ready(),
-            Caller::Idle => device.serve_frames_here(),
+            Caller::Busy => hca.frames_ready(),
+            Caller::Idle => hca.serve_frames_here(),
         }
     }
 }
@@ -246,7 +246,7 @@ impl World {
             .map(|n| {
                 let port = net.port(mac(n));
                 let vm = Vm::new(n, &runtime, port.clone(), &limits);
-                port.attach(&vm.device);
+                port.attach(&vm.hca);
                 vm
             })
             .collect();
@@ -264,7 +264,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for vm in &self.vms {
-            vm.device.detach();
+            vm.hca.detach();
         }
     }
 }
@@ -297,7 +297,7 @@ pub struct Vm {
     pub gid: [u8; 16],
     pub pdn: Pdn,
     pub space: Arc<DmaSpace>,
-    pub device: Arc<Device>,
+    pub hca: Arc<Hca>,
     pub sink: Arc<Sink>,
     next: AtomicU64,
     cookies: AtomicU64,
@@ -320,11 +320,11 @@ impl Vm {
         limits: &Limits,
         addresses: &[IpAddr],
     ) -> Self {
-        let config = DeviceConfig {
+        let config = HcaConfig {
             limits: limits.clone(),
             addresses: addresses.to_vec(),
             more_macs: vec![more_mac(n)],
-            ..DeviceConfig::new(mac(n))
+            ..HcaConfig::new(mac(n))
         };
         Self::with_config(n, runtime, port, config)
     }
@@ -334,7 +334,7 @@ impl Vm {
         n: usize,
         runtime: &Runtime,
         port: Arc<dyn FramePort>,
-        config: DeviceConfig,
+        config: HcaConfig,
     ) -> Self {
         let mac = config.mac;
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
@@ -342,8 +342,8 @@ impl Vm {
         if !is_virtqueue_mode() {
             sink.buffers.store(1_000_000, Ordering::SeqCst);
         }
-        let device = Device::new(config, space.clone(), runtime, sink.clone(), port);
-        device.set_link(true);
+        let hca = Hca::new(config, space.clone(), runtime, sink.clone(), port);
+        hca.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, n as u8]);
@@ -352,7 +352,7 @@ impl Vm {
             gid,
             pdn: Pdn::new(0),
             space,
-            device,
+            hca,
             sink,
             next: AtomicU64::new(4096),
             cookies: AtomicU64::new(((n as u64) << 32) | 1),
@@ -365,7 +365,7 @@ impl Vm {
     /// Sets up a device that is new or was just reset, as a driver does.
     pub fn start(&mut self) {
         *self.sink.failure.lock().unwrap() = None;
-        self.device.set_features(features(&[]));
+        self.hca.set_features(features(&[]));
         self.pdn = self.call(CmdCreatePd::ZERO).unwrap().pdn;
         self.call(CmdAddGid {
             gid: self.gid,
@@ -378,7 +378,7 @@ impl Vm {
 
     /// Negotiates `others` and the features of the mode.
     pub fn negotiate(&self, others: &[Feature]) {
-        self.device.set_features(features(others));
+        self.hca.set_features(features(others));
     }
 
     /// Executes a control command.
@@ -387,7 +387,7 @@ impl Vm {
         bytes.resize(1 + R::SIZE, 0);
         request.put(&mut bytes[1..]);
         let mut response = Vec::new();
-        self.device
+        self.hca
             .command(&bytes, 1 + <R::Response as Wire>::SIZE, &mut response);
         match response[0] {
             RESPONSE_OK => {

@@ -43,7 +43,7 @@ pub fn numbers(vm: &Vm) -> QueueNumbers {
 
 /// The device's configuration space, in the layout of the RFC.
 pub fn config(vm: &Vm) -> Config {
-    Config::get(&vm.device.config_space()[..Config::SIZE])
+    Config::get(&vm.hca.config_space()[..Config::SIZE])
 }
 
 /// Creates a QP with the queues `sq` and `rq`.
@@ -113,7 +113,7 @@ pub fn disable_cq(vm: &Vm, cqn: Cqn) {
 fn disable(vm: &Vm, queue: Option<u16>) {
     let queue = queue.expect("a virtqueue");
     vm.sink.disable(queue);
-    vm.device.virtqueue_reset(queue);
+    vm.hca.virtqueue_reset(queue);
 }
 
 /// The cookie in completion events of CQ `cqn`: `cookie`, or the virtqueue number in virtqueue
@@ -128,7 +128,7 @@ pub fn cookie_of_cq(vm: &Vm, cqn: Cqn, cookie: u64) -> u64 {
 /// Rings a doorbell, or notifies the virtqueue in virtqueue mode.
 pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
     if !is_virtqueue_mode() {
-        vm.device.doorbell(PAGE, doorbell.to_u32());
+        vm.hca.doorbell(PAGE, doorbell.to_u32());
         return;
     }
     let numbers = numbers(vm);
@@ -138,7 +138,7 @@ pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
         Doorbell::Cq(cqn) => numbers.cq(cqn),
         Doorbell::Srq(_) => None,
     };
-    vm.device.notified(queue.expect("a virtqueue"));
+    vm.hca.notified(queue.expect("a virtqueue"));
 }
 
 /// Arms a CQ by the command REQ_NOTIFY.

@@ -12,7 +12,7 @@ use roce::headers::Headers;
 use roce::net::{gid_to_ip, Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::{Frame, FramePool, FramePort, Path};
-use verbs::Device;
+use verbs::Hca;
 use vswitch::Caller;
 
 use super::joined::Joined;
@@ -52,7 +52,7 @@ pub struct Port {
     net: Weak<Net>,
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
-    device: Mutex<Weak<Device>>,
+    hca: Mutex<Weak<Hca>>,
     joined: Joined,
 }
 
@@ -62,7 +62,7 @@ impl Net {
             net: Arc::downgrade(self),
             pool: FramePool::new(2 * QUEUE),
             inbox: Mutex::default(),
-            device: Mutex::default(),
+            hca: Mutex::default(),
             joined: Joined::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
@@ -160,17 +160,17 @@ impl Net {
 }
 
 impl Port {
-    pub fn attach(&self, device: &Arc<Device>) {
-        *self.device.lock().unwrap() = Arc::downgrade(device);
-        let device = Arc::downgrade(device);
+    pub fn attach(&self, hca: &Arc<Hca>) {
+        *self.hca.lock().unwrap() = Arc::downgrade(hca);
+        let hca = Arc::downgrade(hca);
         let net = self.net.clone();
         let is_quiet = move || {
             let net = net.upgrade();
             net.is_some_and(|net| net.is_quiet.load(Ordering::Relaxed))
         };
         self.pool.on_free(move || {
-            if let Some(device) = device.upgrade().filter(|_| !is_quiet()) {
-                device.frames_ready();
+            if let Some(hca) = hca.upgrade().filter(|_| !is_quiet()) {
+                hca.frames_ready();
             }
         });
     }
@@ -181,8 +181,8 @@ impl Port {
             let room = QUEUE - inbox.len();
             inbox.extend(frames.into_iter().take(room));
         }
-        let device = self.device.lock().unwrap().clone();
-        notify(&device, caller);
+        let hca = self.hca.lock().unwrap().clone();
+        notify(&hca, caller);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use verbs::{DataPath, DeviceConfig, Runtime, RuntimeConfig};
+use verbs::{DataPath, HcaConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 
@@ -22,12 +22,12 @@ fn world<const N: usize>(groups: [u32; N]) -> World {
     .unwrap();
     let vms = (1..).zip(groups).map(|(n, group)| {
         let port = net.port(mac(n));
-        let config = DeviceConfig {
+        let config = HcaConfig {
             group,
-            ..DeviceConfig::new(mac(n))
+            ..HcaConfig::new(mac(n))
         };
         let vm = Vm::with_config(n, &runtime, port.clone(), config);
-        port.attach(&vm.device);
+        port.attach(&vm.hca);
         vm
     });
     let vms = vms.collect();
@@ -41,7 +41,7 @@ fn written(a: &Vm, b: &Vm) -> DataPath {
     let pair = Pair::between([a, b], Options::default(), Options::default());
     pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
     assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
-    let qps = a.device.qp_status();
+    let qps = a.hca.qp_status();
     let qp = qps.iter().find(|qp| qp.qpn == pair.qa.qpn);
     qp.and_then(|qp| qp.peer).unwrap().path
 }

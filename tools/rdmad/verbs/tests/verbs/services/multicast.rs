@@ -218,7 +218,7 @@ fn who_leaves_a_group_hears_it_no_more() {
         sender.send(group(1), b"back");
         detaches.expect(1, &sender, group(1), b"back");
         stays.expect(2, &sender, group(1), b"back");
-        b.device.reset();
+        b.hca.reset();
         assert!(!joined(1));
     });
 }

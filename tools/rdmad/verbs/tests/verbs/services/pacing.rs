@@ -244,7 +244,7 @@ fn a_limit_changes_and_goes_while_data_flows() {
                 }),
                 rate_limit: Some(rate),
             };
-            assert_eq!(world.vms[0].device.qp_status(), [seen]);
+            assert_eq!(world.vms[0].hca.qp_status(), [seen]);
             series(&world, &mut loads, 10);
             holds(&series(&world, &mut loads, 200), rate, default_burst(rate));
         }
@@ -326,7 +326,7 @@ fn an_acknowledgement_that_is_waited_for_is_no_loss() {
 fn limits_are_refused_where_they_make_no_sense() {
     let world = world(2, PathPolicy::Direct, Clock::system());
     let [a, b] = [&world.vms[0], &world.vms[1]];
-    let space = a.device.config_space();
+    let space = a.hca.config_space();
     let limits = RateLimitConfig::decode(&space[RATE_LIMIT_CONFIG_OFFSET..]).unwrap();
     let cq = Cq::new(a, 64);
     let qp = Qp::new(a, &cq, &cq, Options::default());

@@ -79,7 +79,7 @@ fn the_qps_of_a_port_share_its_bytes_and_its_neighbour_is_not_slowed() {
             Pair::between([a, b], options, options)
         });
         let neighbours = Pair::between([c, b], Options::default(), Options::default());
-        a.device.set_rates(of_bytes(BYTES));
+        a.hca.set_rates(of_bytes(BYTES));
         let mut loads = Vec::from_iter(pairs.iter().map(Load::new));
         loads.push(Load::new(&neighbours));
         run(&world, &mut loads, Duration::from_millis(100));
@@ -93,11 +93,11 @@ fn the_qps_of_a_port_share_its_bytes_and_its_neighbour_is_not_slowed() {
         assert_eq!(loads[3].completed - of_neighbour, posted);
         let counters = a.counters();
         assert_eq!((counters.timeouts, counters.retransmitted_packets), (0, 0));
-        let status = a.device.status();
+        let status = a.hca.status();
         assert_eq!(status.rates, of_bytes(BYTES));
         // The limit was in effect most of the time.
         assert!(status.throttled.bytes >= TIME / 2, "{status:?}");
-        assert_eq!(c.device.status().throttled, Throttled::default());
+        assert_eq!(c.hca.status().throttled, Throttled::default());
     });
 }
 
@@ -110,13 +110,13 @@ fn the_qps_of_a_port_share_its_messages() {
             let options = Options::of(qp_type);
             Pair::with(&world, options, options)
         });
-        world.vms[0].device.set_rates(of_messages(MESSAGES));
+        world.vms[0].hca.set_rates(of_messages(MESSAGES));
         let mut loads = Vec::from_iter(pairs.iter().map(Load::new));
         run(&world, &mut loads, Duration::from_millis(500));
         let before = completed(&loads);
         run(&world, &mut loads, TIME);
         is_near(completed(&loads) - before, MESSAGES * TIME.as_secs());
-        assert!(world.vms[0].device.status().throttled.messages >= TIME / 2);
+        assert!(world.vms[0].hca.status().throttled.messages >= TIME / 2);
     });
 }
 
@@ -125,7 +125,7 @@ fn what_a_port_reads_is_its_own() {
     on_both_paths(|path| {
         let world = world(2, path, Clock::manual());
         let pair = Pair::new(&world);
-        world.vms[0].device.set_rates(of_bytes(BYTES));
+        world.vms[0].hca.set_rates(of_bytes(BYTES));
         let mut loads = [Load::new(&pair)];
         loads[0].wr = pair.wr(0, WrOpcode::RdmaRead, MESSAGE);
         run(&world, &mut loads, Duration::from_millis(100));
@@ -140,16 +140,16 @@ fn what_a_port_reads_is_its_own() {
 fn another_limit_wakes_who_waits() {
     on_both_paths(|path| {
         let world = world(2, path, Clock::manual());
-        let device = &world.vms[0].device;
+        let hca = &world.vms[0].hca;
         let pair = Pair::new(&world);
         for slow in [of_bytes(1), of_messages(1)] {
-            device.set_rates(slow);
+            hca.set_rates(slow);
             let mut loads = [Load::new(&pair)];
             run(&world, &mut loads, Duration::from_secs(1));
             let before = loads[0].completed;
             run(&world, &mut loads, Duration::from_secs(1));
             assert!(loads[0].completed <= before + 1, "it waits");
-            device.set_rates(PortRates::default());
+            hca.set_rates(PortRates::default());
             // The workers run without an advance of the clock.
             world.runtime.advance(Duration::ZERO);
             loads[0].collect();
@@ -163,7 +163,7 @@ fn a_qp_that_a_port_holds_back_flushes_what_waits() {
     on_both_paths(|path| {
         for rates in [of_bytes(1), of_messages(1)] {
             let world = world(2, path, Clock::manual());
-            world.vms[0].device.set_rates(rates);
+            world.vms[0].hca.set_rates(rates);
             let pair = Pair::new(&world);
             let mut load = Load::new(&pair);
             load.refill();
@@ -187,12 +187,12 @@ fn a_qp_that_a_port_holds_back_flushes_what_waits() {
 fn a_limit_that_is_never_reached_holds_nothing_back() {
     let world = world(2, PathPolicy::Direct, Clock::manual());
     let pair = Pair::new(&world);
-    world.vms[0].device.set_rates(PortRates {
+    world.vms[0].hca.set_rates(PortRates {
         bytes: limit(u64::MAX),
         messages: limit(u64::MAX),
     });
     let mut loads = [Load::new(&pair)];
     run(&world, &mut loads, 10 * STEP);
     assert_eq!(loads[0].completed, 10 * DEPTH);
-    assert_eq!(world.vms[0].device.status().throttled, Throttled::default());
+    assert_eq!(world.vms[0].hca.status().throttled, Throttled::default());
 }

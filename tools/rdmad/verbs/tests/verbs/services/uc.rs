@@ -137,7 +137,7 @@ fn a_peer_that_is_not_there() {
         ("destroyed", |p| assert!(p.qb.destroy().is_ok())),
         ("reset", |p| p.qb.to(QpState::Reset)),
         ("in error", |p| p.qb.to(QpState::Err)),
-        ("link down", |p| p.b.device.set_link(false)),
+        ("link down", |p| p.b.hca.set_link(false)),
     ];
     for (name, vanish) in ways {
         eprintln!("{name}");
@@ -173,11 +173,11 @@ fn a_port_without_a_link_takes_nothing() {
             let sent = [(); 2].map(|()| p.cq_a.poll().map(|cqe| cqe.wr_id));
             assert_eq!(sent, [Some(1), Some(2)]);
         };
-        p.b.device.set_link(false);
+        p.b.hca.set_link(false);
         exchange();
         assert_eq!(p.cq_b.poll(), None);
         assert_eq!(p.b.read(p.mb.iova, 64), [9; 64]);
-        p.b.device.set_link(true);
+        p.b.hca.set_link(true);
         exchange();
         assert_eq!(p.cq_b.poll().map(|cqe| cqe.wr_id), Some(5));
         assert_ne!(p.b.read(p.mb.iova, 64), [9; 64]);

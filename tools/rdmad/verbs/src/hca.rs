@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A verbs device: the objects of one VM, and the entry points of their turns.
+//! An HCA: the objects of one VM, and the entry points of their turns.
 
 use std::result;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,9 +24,9 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::assigned_virtqueues::AssignedVirtqueues;
 use crate::blocked::Blocked;
-use crate::config::{DeviceConfig, BOOKKEEPING};
+use crate::config::{HcaConfig, BOOKKEEPING};
 use crate::counter_sets::CounterSets;
-use crate::counters::{Counter, DeviceCounters};
+use crate::counters::{Counter, HcaCounters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, EventSource};
@@ -65,7 +65,7 @@ pub(crate) struct Violations {
     pub qkey: AtomicU32,
 }
 
-/// The verbs device of one VM.
+/// The HCA of one VM.
 ///
 /// # Locks
 ///
@@ -73,7 +73,7 @@ pub(crate) struct Violations {
 ///
 /// 1. `control`, for the whole of a control command
 /// 2. the send side of a QP
-/// 3. the receive side of a QP, possibly of another device
+/// 3. the receive side of a QP, possibly of another HCA
 /// 4. an SRQ; a CQ
 /// 5. the users of a CQ or SRQ; an event queue; deadlines of CQs; destroyed counter sets
 /// 6. a slot of a table; timers
@@ -82,9 +82,9 @@ pub(crate) struct Violations {
 ///
 /// The padded fields are written in turns. Threads read the other fields in every turn and rarely
 /// write them.
-pub struct Device {
-    config: DeviceConfig,
-    /// Memory that the device may allocate for its VM.
+pub struct Hca {
+    config: HcaConfig,
+    /// Memory that the HCA may allocate for its VM.
     budget: MemoryBudget,
     /// The charge for tables and frames, which is made even if it exceeds the limit.
     _fixed: Option<Charge>,
@@ -96,7 +96,7 @@ pub struct Device {
     virtqueues: Arc<dyn Virtqueues>,
     assigned_virtqueues: AssignedVirtqueues,
     features: AtomicU64,
-    /// Whether the device has failed: its objects are not used until the next reset.
+    /// Whether the HCA has failed: its objects are not used until the next reset.
     failed: AtomicBool,
     pub(crate) link: Link,
     pub(crate) control: CachePadded<Mutex<()>>,
@@ -112,7 +112,7 @@ pub struct Device {
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     /// The events of the port, except those that counter sets count.
-    pub(crate) counters: DeviceCounters,
+    pub(crate) counters: HcaCounters,
     pub(crate) counter_sets: CounterSets,
     /// The port's rate limits, which its QPs share.
     pub(crate) pacer: CachePadded<PortPacer>,
@@ -132,7 +132,7 @@ pub struct Device {
 }
 
 /// State that doorbells write. It has cache lines of its own: every turn reads the other words of a
-/// device.
+/// HCA.
 struct Doorbells {
     /// CQs whose doorbell was rung, or whose deadline has passed.
     ready_cqs: ReadySet<Cqn>,
@@ -155,21 +155,21 @@ pub(crate) struct Arrivals {
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
 /// so the QP fails.
 pub(crate) struct Borrowed<'a> {
-    device: &'a Device,
+    hca: &'a Hca,
     qpn: Qpn,
 }
 
 impl<'a> Borrowed<'a> {
-    /// Lends QP `qpn` of `device`.
-    pub(crate) fn new(device: &'a Device, qpn: Qpn) -> Self {
-        Self { device, qpn }
+    /// Lends QP `qpn` of `hca`.
+    pub(crate) fn new(hca: &'a Hca, qpn: Qpn) -> Self {
+        Self { hca, qpn }
     }
 }
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.device.fail_qp(self.qpn);
+            self.hca.fail_qp(self.qpn);
         }
     }
 }
@@ -179,14 +179,14 @@ fn responses_after(lanes: usize) -> Lane {
     Lane::new(u16::try_from(lanes).unwrap_or(u16::MAX))
 }
 
-impl Device {
-    /// Creates a device. The runtime's workers serve it until it is [detached](Self::detach).
+impl Hca {
+    /// Creates an HCA. The runtime's workers serve it until it is [detached](Self::detach).
     ///
     /// `space` is the memory of the VM. `queues` are the device's virtqueues, and `frames` is its
     /// port of the switch. That port must call [`frames_ready`](Self::frames_ready) when frames
     /// have arrived or buffers are free.
     pub fn new(
-        config: DeviceConfig,
+        config: HcaConfig,
         space: Arc<DmaSpace>,
         runtime: &Runtime,
         queues: Arc<dyn Virtqueues>,
@@ -227,7 +227,7 @@ impl Device {
                 refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),
                 violations: Violations::default(),
-                counters: DeviceCounters::new(runtime.shared().scheduler.workers()),
+                counters: HcaCounters::new(runtime.shared().scheduler.workers()),
                 counter_sets: CounterSets::new(secret, limits.max_counter_sets),
                 pacer: CachePadded::new(PortPacer::new(
                     config.rates,
@@ -273,12 +273,12 @@ impl Device {
         if self.failed.load(Ordering::Acquire) {
             self.virtqueues.fail("its last reset panicked");
         }
-        // If the device had failed, workers have skipped its ready queues.
+        // If the HCA had failed, workers have skipped its ready queues.
         self.notifications_ready();
     }
 
-    /// Marks the device as failed: its driver broke the rules, its memory is lost, or work for it
-    /// panicked. `why` is logged. The device serves nothing until the next [reset](Self::reset)
+    /// Marks the HCA as failed: its driver broke the rules, its memory is lost, or work for it
+    /// panicked. `why` is logged. The HCA serves nothing until the next [reset](Self::reset)
     /// completes, and drops the frames that arrive. On return no worker accesses the VM's memory
     /// any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
@@ -286,13 +286,13 @@ impl Device {
         self.runtime.scheduler.quiesce.synchronize();
     }
 
-    /// Whether the device has failed since its last reset, or has lost memory and is about to fail.
+    /// Whether the HCA has failed since its last reset, or has lost memory and is about to fail.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire) || self.space.has_lost()
     }
 
-    /// Runs `work` unless the device has failed. If `work` panics, the device fails. Returns `None`
-    /// if the device had failed or `work` panicked.
+    /// Runs `work` unless the HCA has failed. If `work` panics, the HCA fails. Returns `None`
+    /// if the HCA had failed or `work` panicked.
     #[inline]
     pub(crate) fn contained<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         if self.has_failed() {
@@ -449,12 +449,12 @@ impl Device {
         self.assigned_virtqueues.mark_all_reset();
         self.failed.store(false, Ordering::Release);
         drop(control);
-        // This thread may have completed work of QPs of other devices, so it sends their
+        // This thread may have completed work of QPs of other HCAs, so it sends their
         // interrupts.
         self.virtqueues.send_interrupts();
     }
 
-    /// Resets the device and removes it from its runtime, at the end of its port. A second call has
+    /// Resets the HCA and removes it from its runtime, at the end of its port. A second call has
     /// no effect.
     pub fn detach(&self) {
         self.reset();
@@ -478,11 +478,11 @@ impl Device {
         }
     }
 
-    pub(crate) fn config(&self) -> &DeviceConfig {
+    pub(crate) fn config(&self) -> &HcaConfig {
         &self.config
     }
 
-    /// Memory that the device may allocate for its VM.
+    /// Memory that the HCA may allocate for its VM.
     pub(crate) fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
@@ -699,8 +699,8 @@ impl Device {
         }
     }
 
-    /// Whether work is posted to QP `qpn` that the device has not fetched yet. Also true if the QP
-    /// or the device can't be used. Must be called within a turn.
+    /// Whether work is posted to QP `qpn` that the HCA has not fetched yet. Also true if the QP
+    /// or the HCA can't be used. Must be called within a turn.
     pub(crate) fn has_posted(&self, qpn: Qpn) -> bool {
         let posted = || {
             let qp = self.qps.hold(qpn);
@@ -808,8 +808,8 @@ impl Device {
         });
     }
 
-    /// Drops the frames that arrived for the failed device, so the frames' buffers return to the
-    /// ports that sent them. The device may have failed while it handled these frames.
+    /// Drops the frames that arrived for the failed HCA, so the frames' buffers return to the
+    /// ports that sent them. The HCA may have failed while it handled these frames.
     #[cold]
     fn drop_frames(&self) {
         self.take_frames();
