@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer as an example, and for tests: each context that is attached to it has a few pages, at
-//! addresses below those of processes.
+//! An exporter as an example, and for tests: each context that is attached to it has a few pages,
+//! at addresses below those of processes.
 //!
 //! Byte `n` of the pages is initially `n + id`, modulo 256, where `id` is the number from the
 //! process. Numbers from 1 to 255 are valid. The file `rdma_peer_sample/contexts` of debugfs counts
@@ -16,16 +16,16 @@ mod bindings;
 #[path = "../rust/kernel/dma_buf/mod.rs"]
 mod dma_buf;
 #[allow(unreachable_pub, unsafe_code)]
-#[path = "../rust/kernel/peer/exporter.rs"]
-mod peer;
+#[path = "../rust/kernel/peer_memory/exporter.rs"]
+mod exporter;
 
 use crate::{
     dma_buf::{
         pages::Pages,
         DmaBuf, //
     },
-    peer::{
-        Peer,
+    exporter::{
+        Exporter,
         Range,
         Registration, //
     }, //
@@ -57,7 +57,7 @@ static PUT: Atomic<u32> = Atomic::new(0);
 struct Memory(DmaBuf);
 
 #[vtable]
-impl Peer for Memory {
+impl Exporter for Memory {
     type OwnerModule = crate::LocalModule;
 
     const NAME: &'static CStr = c"sample";
@@ -121,7 +121,7 @@ module! {
     type: Sample,
     name: "rdma_peer_sample",
     authors: ["The virtio-rdma authors"],
-    description: "A peer whose memory is pages of the kernel",
+    description: "An exporter whose memory is pages of the kernel",
     license: "GPL",
     imports_ns: ["DMA_BUF"],
 }

@@ -26,7 +26,7 @@ if in_virtqueue_mode; then
 		--skip "event_of_violation=there are no asynchronous events"
 		--skip "group_members=the machines withhold groups too"
 		--skip "group_without_echo=the machines withhold groups too"
-		--skip "dmabuf_udmabuf=the machines withhold the memory of peers too"
+		--skip "dmabuf_udmabuf=the machines withhold peer memory too"
 		--skip "datagram_too_long=the device is not told the MTU of the network device"
 	)
 	for name in receives attributes sizes beyond_region; do

@@ -13,8 +13,8 @@ mod dma_buf;
 #[path = "../kernel/net/mod.rs"]
 mod net;
 #[allow(unreachable_pub, unsafe_code)]
-#[path = "../kernel/peer/mod.rs"]
-mod peer;
+#[path = "../kernel/peer_memory/mod.rs"]
+mod peer_memory;
 #[allow(unreachable_pub, unsafe_code)]
 #[path = "../kernel/rdma/mod.rs"]
 mod rdma;

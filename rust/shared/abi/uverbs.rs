@@ -10,7 +10,7 @@ use super::number::{Cqn, Srqn};
 use super::versions::Versions;
 use super::wqe::AddressVector;
 
-/// Bytes of a peer's name, including at least one terminating zero.
+/// Bytes of an exporter's name, including at least one terminating zero.
 pub const PEER_NAME_SIZE: usize = 64;
 
 wire_mask! {
@@ -32,7 +32,7 @@ wire_mask! {
 wire_mask! {
     /// Properties of a new context.
     pub struct ContextAttributes: u32 {
-        /// The context is attached to a peer.
+        /// The context is attached to an exporter.
         PEER = 1 << 0,
     }
 }
@@ -42,9 +42,9 @@ wire_struct! {
     pub struct AllocContextReq: 80 {
         /// The fields below that are valid; other fields are zero.
         0 => attributes: ContextAttributes,
-        /// Id of the context, which is passed to the peer.
+        /// Id of the context, which is passed to the exporter.
         4 => peer_id: u32,
-        /// The peer's name, followed by at least one zero byte.
+        /// The exporter's name, followed by at least one zero byte.
         8 => peer_name: [u8; PEER_NAME_SIZE],
         /// Versions that the provider supports.
         72 => versions: Versions,

@@ -86,7 +86,7 @@ impl OpenRequest {
 ///
 /// # Safety
 ///
-/// If `comp_mask` includes the peer, its name is null or a string.
+/// If `comp_mask` includes the exporter, its name is null or a string.
 unsafe fn request(
     attr: &ffi::virtio_rdma_dv_open_device_attr,
 ) -> Result<AllocContextReq, libc::c_int> {
@@ -95,17 +95,17 @@ unsafe fn request(
     }
     let mut request = AllocContextReq::default();
     if attr.comp_mask & ffi::VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO != 0 {
-        let peer = &attr.peer_info;
-        if peer.peer_name.is_null() {
+        let exporter = &attr.peer_info;
+        if exporter.peer_name.is_null() {
             return Err(libc::EINVAL);
         }
         // SAFETY: by the function's safety requirements.
-        let name = unsafe { CStr::from_ptr(peer.peer_name) }.to_bytes_with_nul();
+        let name = unsafe { CStr::from_ptr(exporter.peer_name) }.to_bytes_with_nul();
         if name.len() > PEER_NAME_SIZE {
             return Err(libc::EINVAL);
         }
         request.attributes = ContextAttributes::PEER;
-        request.peer_id = peer.peer_id;
+        request.peer_id = exporter.peer_id;
         request.peer_name[..name.len()].copy_from_slice(name);
     }
     Ok(request)
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_devic
 /// # Safety
 ///
 /// `device` is null or a device of libibverbs' list. `attr` is null or valid. If its `comp_mask`
-/// includes the peer, the peer's name is null or a string.
+/// includes the exporter, the exporter's name is null or a string.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     device: *mut ffi::ibv_device,
@@ -170,7 +170,7 @@ mod tests {
 
     // abi
     #[test]
-    fn a_peer_is_named() {
+    fn an_exporter_is_named() {
         // SAFETY: the name is a string.
         let request = unsafe { request(&attr(1, c"gpu".as_ptr())) }.unwrap();
         assert_eq!(request.attributes, ContextAttributes::PEER);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(read(OpenRequest::MARK, long), Ok(request));
         long[AllocContextReq::SIZE] = 1;
         assert_eq!(read(OpenRequest::MARK, long), Err(libc::EOPNOTSUPP));
-        // A request without mark and length, for a peer.
+        // A request without mark and length, for an exporter.
         assert_eq!(read(1, short), Err(libc::EINVAL));
     }
 

@@ -157,7 +157,7 @@ fn a_module_of_version_6_is_asked_without_versions() {
         let outcome = negotiate(SPOKEN, UNSTATED, request, |_| Err(number));
         assert_eq!(outcome, Err(Refusal::Error(number)));
     }
-    // A module of version 6 has no peers.
+    // A module of version 6 has no exporters.
     let outcome = negotiate(SPOKEN, UNSTATED, request, |_| Err(libc::EOPNOTSUPP));
     assert_eq!(outcome, Err(Refusal::Error(libc::EOPNOTSUPP)));
     // A later module knows ranges, so it gets no second request.

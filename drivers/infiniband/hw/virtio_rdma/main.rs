@@ -55,7 +55,7 @@ struct Module {
 impl kernel::InPlaceModule for Module {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         #[cfg(OUT_OF_TREE)]
-        peer::start();
+        peer_memory::start();
         try_pin_init!(Self {
             _driver <- kernel::driver::Registration::new(
                 <Self as kernel::ModuleMetadata>::NAME,

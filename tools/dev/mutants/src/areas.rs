@@ -31,7 +31,7 @@ const DRIVER: &[Area] = &[
     area("verbs/details.rs", "driver: verbs", "link"),
     area("verbs/device.rs", "driver: verbs", "link"),
     area("verbs/gid.rs", "driver: verbs", "link data"),
-    area("verbs/peer.rs", "driver: verbs", "peers"),
+    area("verbs/peer_memory.rs", "driver: verbs", "peer_memory"),
     area("verbs/port.rs", "driver: verbs", "link"),
     area("verbs/port_state.rs", "driver: verbs", "netdev"),
     area("verbs/rate_limit.rs", "driver: verbs", "link data"),
@@ -96,8 +96,8 @@ const ABSTRACTIONS: &[Area] = &[
     ),
     area("rust/kernel/hw_random/", "rust: others", "abstractions rng"),
     area("rust/kernel/net/", "rust: others", "netdev"),
-    area("rust/kernel/peer", "rust: others", "peers"),
-    area("rust/kernel/dma_buf/", "rust: others", "peers"),
+    area("rust/kernel/peer_memory", "rust: others", "peer_memory"),
+    area("rust/kernel/dma_buf/", "rust: others", "peer_memory"),
     area(
         "rust/kernel/sync/",
         "rust: others",
@@ -108,7 +108,8 @@ const ABSTRACTIONS: &[Area] = &[
 
 /// Scripts for changes that the scripts of their area have not noticed. The most disruptive ones
 /// are last.
-pub const ALL: &str = "abstractions rng link statistic kernel cm uverbs data tools syscalls peers \
+pub const ALL: &str =
+    "abstractions rng link statistic kernel cm uverbs data tools syscalls peer_memory \
                        netdev hostile failing module";
 
 /// The area of a file.

@@ -92,7 +92,7 @@ const UNMEASURED: &[&str] = &[
     "/tests",
     "/main.rs",
     "rust/kernel/dma_buf/pages.rs",
-    "rust/kernel/peer/",
+    "rust/kernel/peer_memory/",
     "rust/shared/ring/device_",
     "rust/kbuild/shims/",
 ];

@@ -16,7 +16,7 @@
 #define VIRTIO_RDMA_DV_VERSION_MAJOR 1
 #define VIRTIO_RDMA_DV_VERSION_MINOR 0
 
-/* Bytes of the name of a peer, terminating NUL included. */
+/* Bytes of the name of an exporter, terminating NUL included. */
 #define VIRTIO_RDMA_DV_PEER_NAME_MAX 64
 
 #ifdef __cplusplus
@@ -28,9 +28,9 @@ enum virtio_rdma_dv_set_attr {
 	VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO = 1 << 0,
 };
 
-/* A peer: a driver of the system whose device memory has addresses of its own. */
+/* An exporter: a driver of the system whose device memory has addresses of its own. */
 struct virtio_rdma_dv_peer_info {
-	/* An identifier whose meaning the peer defines. */
+	/* An identifier whose meaning the exporter defines. */
 	uint32_t peer_id;
 	const char *peer_name;
 };
@@ -52,12 +52,12 @@ enum virtio_rdma_dv_res_type {
 bool virtio_rdma_dv_is_supported(struct ibv_device *device);
 
 /*
- * Opens a device as ibv_open_device does, with attributes. With a peer, a memory region of the
- * context refers to the peer's memory if the peer claims its address.
+ * Opens a device as ibv_open_device does, with attributes. With an exporter, a memory region of the
+ * context refers to the exporter's memory if the exporter claims its address.
  *
- * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that no peer
- * has, or an id that the peer does not know; EOPNOTSUPP if the device is not a virtio RDMA device
- * or does not support memory of peers.
+ * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that no exporter
+ * has, or an id that the exporter does not know; EOPNOTSUPP if the device is not a virtio RDMA
+ * device or does not support peer memory.
  */
 struct ibv_context *virtio_rdma_dv_open_device(struct ibv_device *device,
 					       const struct virtio_rdma_dv_open_device_attr *attr);

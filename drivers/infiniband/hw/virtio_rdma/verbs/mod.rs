@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`device`], [`port`], [`port_state`], [`gid`] | the device as `ib_core` sees it, its port |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
-//! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
+//! | [`mr`], [`dmabuf`], [`peer_memory`], [`mw`] | MRs of all kinds of memory, memory windows |
 //! | [`user_ring`] | queues in rings of processes |
 //! | [`client_queues`] | queues of kernel clients |
 //! | [`pages`] | page lists of MRs and of rings |
@@ -45,7 +45,7 @@ mod multicast;
 mod mw;
 mod pages;
 mod pd;
-mod peer;
+mod peer_memory;
 mod port;
 mod port_state;
 mod qp;

@@ -6,7 +6,7 @@ use super::{
     device::IbDevice,
     dmabuf,
     pages::Pages,
-    peer, //
+    peer_memory, //
 };
 use crate::{
     abi::{
@@ -348,7 +348,7 @@ impl MemoryRegions for IbDevice {
     }
 
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Mr>> {
-        if let Some(range) = peer::range(pd, &memory)? {
+        if let Some(range) = peer_memory::range(pd, &memory)? {
             return dmabuf::register(pd, &memory, || range.pin(pd.device(), &memory));
         }
         let device = &pd.device().virtio;
@@ -389,7 +389,7 @@ impl MemoryRegions for IbDevice {
                     access: access.unwrap_or(old.memory.access),
                 };
                 // Only memory of the process can replace memory of the process.
-                if peer::range(pd, &memory)?.is_some() {
+                if peer_memory::range(pd, &memory)?.is_some() {
                     return Err(EOPNOTSUPP);
                 }
                 pin(pd.device(), memory)?

@@ -4,7 +4,7 @@
 
 use super::{
     device::IbDevice,
-    peer::{
+    peer_memory::{
         self,
         Attachment, //
     }, //
@@ -49,8 +49,8 @@ pub(crate) struct Context {
     /// Number of the doorbell page for its queues; `None` in virtqueue mode. The context's mapping
     /// owns the page, so that no other context gets it before the process has unmapped it.
     doorbell_page: Option<u32>,
-    /// The peer whose memory the process can register besides its own.
-    peer: Option<Attachment>,
+    /// The exporter whose memory the process can register besides its own.
+    exporter: Option<Attachment>,
 }
 
 impl Context {
@@ -59,10 +59,10 @@ impl Context {
         self.doorbell_page.ok_or(EINVAL)
     }
 
-    /// The attachment to a peer.
+    /// The attachment to an exporter.
     #[cfg_attr(not(OUT_OF_TREE), expect(dead_code))]
-    pub(super) fn peer(&self) -> Option<&Attachment> {
-        self.peer.as_ref()
+    pub(super) fn exporter(&self) -> Option<&Attachment> {
+        self.exporter.as_ref()
     }
 }
 
@@ -122,7 +122,7 @@ impl UserContexts for IbDevice {
         }
         let request: AllocContextReq = udata.request()?;
         let version = agree(context, &request.versions)?;
-        let peer = peer::attach(context.device(), &request)?;
+        let exporter = peer_memory::attach(context.device(), &request)?;
         let limits = &device.limits().queues;
         let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr, WORK_SLOTS),
@@ -155,7 +155,7 @@ impl UserContexts for IbDevice {
         udata.respond(&response)?;
         Ok(Context {
             doorbell_page,
-            peer,
+            exporter,
         })
     }
 }

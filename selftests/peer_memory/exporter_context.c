@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 /*
- * Contexts that are attached to the sample peer, by the direct verbs of the provider:
+ * Contexts that are attached to the sample exporter, by the direct verbs of the provider:
  *
- * - peer_context DEVICE refusals: tests attributes that are refused.
- * - peer_context DEVICE data GID: moves data from and to the peer's memory. GID is an index.
- * - peer_context DEVICE hold: attaches a context, registers memory of the peer, reports this, and
- *   waits to be killed.
- * - peer_context DEVICE errno: prints the name of the error of attaching a context.
+ * - exporter_context DEVICE refusals: tests attributes that are refused.
+ * - exporter_context DEVICE data GID: moves data from and to the exporter's memory. GID is an
+ *   index.
+ * - exporter_context DEVICE hold: attaches a context, registers memory of the exporter, reports
+ *   this, and waits to be killed.
+ * - exporter_context DEVICE errno: prints the name of the error of attaching a context.
  *
  * The exit status is 0 on success; otherwise the program prints what has failed.
  */
@@ -24,7 +25,7 @@
 
 /* Constants of samples/rdma_peer_sample.rs: its name, and the start and length of its memory, in
  * bytes. */
-#define PEER "sample"
+#define SAMPLE "sample"
 #define START 0x1000ul
 #define SIZE (8 * 4096ul)
 
@@ -66,7 +67,7 @@ static struct ibv_context *attach(uint32_t id, const char *name, uint32_t comp_m
 
 static struct ibv_context *attach_sample(uint32_t id)
 {
-	return attach(id, PEER, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO);
+	return attach(id, SAMPLE, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO);
 }
 
 static struct ibv_mr *reg(struct ibv_pd *pd, uintptr_t address, size_t length, int access)
@@ -173,24 +174,24 @@ static int refusals(void)
 	memset(long_name, 'a', sizeof(long_name) - 1);
 	long_name[sizeof(long_name) - 1] = 0;
 	/* Unknown bits of comp_mask, alone and with a known bit. */
-	check(!attach(7, PEER, 1 << 1) && errno == EINVAL);
-	check(!attach(7, PEER, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO | 1u << 31) && errno == EINVAL);
-	/* Peers that do not exist. */
+	check(!attach(7, SAMPLE, 1 << 1) && errno == EINVAL);
+	check(!attach(7, SAMPLE, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO | 1u << 31) && errno == EINVAL);
+	/* Exporters that do not exist. */
 	check(!attach(7, "nobody", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
-	check(!attach(7, PEER "s", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
+	check(!attach(7, SAMPLE "s", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
 	check(!attach(7, "", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
 	check(!attach(7, NULL, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
 	check(!attach(7, long_name, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
-	/* Numbers that the peer does not know. */
+	/* Numbers that the exporter does not know. */
 	check(!attach_sample(0) && errno == EINVAL);
 	check(!attach_sample(256) && errno == EINVAL);
 	check(!virtio_rdma_dv_open_device(device, NULL) && errno == EINVAL);
 	return 0;
 }
 
-/* In a context without a peer, addresses are the process's own, and the process has no memory at
- * the peer's addresses. */
-static void no_peer(void)
+/* In a context without an exporter, addresses are the process's own, and the process has no memory
+ * at the exporter's addresses. */
+static void no_exporter(void)
 {
 	struct side side = side_of(attach(7, "not looked at", 0));
 
@@ -200,21 +201,21 @@ static void no_peer(void)
 
 static int data(int gid_index)
 {
-	struct side peer = side_of(attach_sample(7)), plain = side_of(ibv_open_device(device));
+	struct side exporter = side_of(attach_sample(7)), plain = side_of(ibv_open_device(device));
 	struct side other = side_of(attach_sample(9));
 	uint8_t *buffer = aligned_alloc(4096, SIZE), *own = aligned_alloc(4096, SIZE);
 	struct ibv_mr *there, *here, *mine, *part, *others;
 	size_t at;
 
 	check(buffer && own);
-	connect_to(&peer, &plain, gid_index);
-	connect_to(&plain, &peer, gid_index);
-	there = reg(peer.pd, START, SIZE, ACCESS);
+	connect_to(&exporter, &plain, gid_index);
+	connect_to(&plain, &exporter, gid_index);
+	there = reg(exporter.pd, START, SIZE, ACCESS);
 	check(there);
 	here = reg(plain.pd, (uintptr_t)buffer, SIZE, ACCESS);
 	check(here);
 
-	/* Remote operations address the peer's memory by the peer's own addresses. */
+	/* Remote operations address the exporter's memory by the exporter's own addresses. */
 	run(&plain, IBV_WR_RDMA_READ, here, (uintptr_t)buffer, SIZE, there, START);
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == first(at, 7));
@@ -226,33 +227,33 @@ static int data(int gid_index)
 		check(buffer[at] == (at >= 5000 && at < 8000 ? 0xee : first(at, 7)));
 
 	/* A region that starts in the middle of a page, as the local source of a WRITE. */
-	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, ACCESS);
+	part = reg(exporter.pd, START + 2 * 4096 + 1000, 2000, ACCESS);
 	check(part);
 	memset(buffer, 0, SIZE);
-	run(&peer, IBV_WR_RDMA_WRITE, part, START + 2 * 4096 + 1000, 2000, here,
+	run(&exporter, IBV_WR_RDMA_WRITE, part, START + 2 * 4096 + 1000, 2000, here,
 	    (uintptr_t)buffer + 100);
 	for (at = 0; at < 2000; at++)
 		check(buffer[100 + at] == first(2 * 4096 + 1000 + at, 7));
 	check(!buffer[99] && !buffer[2100]);
 
-	/* In the same context, an address that is not the peer's is the process's own. */
+	/* In the same context, an address that is not the exporter's is the process's own. */
 	memset(own, 0x5a, SIZE);
-	mine = reg(peer.pd, (uintptr_t)own, SIZE, ACCESS);
+	mine = reg(exporter.pd, (uintptr_t)own, SIZE, ACCESS);
 	check(mine);
-	run(&peer, IBV_WR_RDMA_WRITE, mine, (uintptr_t)own, SIZE, here, (uintptr_t)buffer);
+	run(&exporter, IBV_WR_RDMA_WRITE, mine, (uintptr_t)own, SIZE, here, (uintptr_t)buffer);
 	check(!memcmp(own, buffer, SIZE));
 
 	/* Each context has memory of its own at the same address. */
 	others = reg(other.pd, START, SIZE, ACCESS);
 	check(others);
-	check(!ibv_destroy_qp(peer.qp));
-	peer.qp = ibv_create_qp(peer.pd, &(struct ibv_qp_init_attr) {
+	check(!ibv_destroy_qp(exporter.qp));
+	exporter.qp = ibv_create_qp(exporter.pd, &(struct ibv_qp_init_attr) {
 		.qp_type = IBV_QPT_RC,
-		.send_cq = peer.cq,
-		.recv_cq = peer.cq,
+		.send_cq = exporter.cq,
+		.recv_cq = exporter.cq,
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	});
-	check(peer.qp);
+	check(exporter.qp);
 	check(!ibv_modify_qp(plain.qp, &(struct ibv_qp_attr) { .qp_state = IBV_QPS_RESET },
 			     IBV_QP_STATE));
 	connect_to(&other, &plain, gid_index);
@@ -262,9 +263,9 @@ static int data(int gid_index)
 		check(buffer[at] == first(at, 9));
 
 	/* Impossible registrations: beyond the end, with windows, and a change of a region's memory
-	 * to the peer's. */
-	check(!reg(peer.pd, START + 4096, SIZE, ACCESS) && errno == EFAULT);
-	check(!reg(peer.pd, START, SIZE, ACCESS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
+	 * to the exporter's. */
+	check(!reg(exporter.pd, START + 4096, SIZE, ACCESS) && errno == EFAULT);
+	check(!reg(exporter.pd, START, SIZE, ACCESS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
 	errno = 0;
 	check(ibv_rereg_mr(mine, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)START, 4096, 0) &&
 	      errno == EOPNOTSUPP);
@@ -274,12 +275,12 @@ static int data(int gid_index)
 	check(!ibv_dereg_mr(there) && !ibv_dereg_mr(part) && !ibv_dereg_mr(mine) &&
 	      !ibv_dereg_mr(others));
 	check(!ibv_dereg_mr(here));
-	close_side(&peer);
+	close_side(&exporter);
 	close_side(&plain);
 	close_side(&other);
 	free(buffer);
 	free(own);
-	no_peer();
+	no_exporter();
 	return 0;
 }
 
@@ -327,6 +328,6 @@ int main(int argc, char **argv)
 		puts(attach_sample(7) ? "none" : strerrorname_np(errno));
 		return 0;
 	}
-	fprintf(stderr, "usage: peer_context DEVICE refusals | data GID | hold | errno\n");
+	fprintf(stderr, "usage: exporter_context DEVICE refusals | data GID | hold | errno\n");
 	return 2;
 }

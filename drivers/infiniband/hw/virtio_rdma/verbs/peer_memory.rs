@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of peers: other drivers, whose memory a process registers by its address.
+//! Peer memory: other drivers, whose memory a process registers by its address.
 //!
-//! Only the out-of-tree module supports peers. In the kernel's tree, memory of other drivers comes
-//! as DMA buffers, and a process that names a peer is refused.
+//! Only the out-of-tree module has exporters. In the kernel's tree, memory of other drivers comes
+//! as DMA buffers, and a process that names an exporter is refused.
 
 use super::device::IbDevice;
 use crate::{
@@ -23,7 +23,7 @@ pub(super) use self::in_tree::*;
 pub(super) use self::out_of_tree::*;
 
 /// Whether all fields except the versions are at their defaults.
-fn names_no_peer(request: &AllocContextReq) -> bool {
+fn names_no_exporter(request: &AllocContextReq) -> bool {
     let asks_for_nothing = AllocContextReq {
         versions: request.versions,
         ..AllocContextReq::default()
@@ -39,25 +39,25 @@ mod out_of_tree {
             feature::Feature,
             uverbs::ContextAttributes, //
         },
-        peer::{
+        peer_memory::{
             buffer,
-            PeerContext,
-            PeerRange, //
+            ExporterContext,
+            PeerMemory, //
         }, //
     };
 
-    /// The attachment of a user context to its peer.
-    pub(in crate::verbs) type Attachment = PeerContext;
+    /// The attachment of a user context to its exporter.
+    pub(in crate::verbs) type Attachment = ExporterContext;
 
-    /// Memory of a peer.
-    pub(in crate::verbs) struct Range(PeerRange);
+    /// Peer memory.
+    pub(in crate::verbs) struct Range(PeerMemory);
 
-    /// Attaches a context to the peer that the process names, if any.
+    /// Attaches a context to the exporter that the process names, if any.
     pub(in crate::verbs) fn attach(
         ib_device: &IbDevice,
         request: &AllocContextReq,
     ) -> Result<Option<Attachment>> {
-        if names_no_peer(request) {
+        if names_no_exporter(request) {
             return Ok(None);
         }
         if request.attributes != ContextAttributes::PEER {
@@ -67,16 +67,16 @@ mod out_of_tree {
             return Err(EOPNOTSUPP);
         }
         let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;
-        PeerContext::attach(name, request.peer_id.into()).map(Some)
+        ExporterContext::attach(name, request.peer_id.into()).map(Some)
     }
 
-    /// The part of `memory` that belongs to the peer of the PD's context; `None` if the memory is
-    /// the process's.
+    /// The part of `memory` that belongs to the exporter of the PD's context; `None` if the memory
+    /// is the process's.
     pub(in crate::verbs) fn range(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<Range>> {
-        let Some(peer) = pd.context().and_then(|context| context.peer()) else {
+        let Some(exporter) = pd.context().and_then(|context| context.exporter()) else {
             return Ok(None);
         };
-        Ok(peer.range(memory.start, memory.length)?.map(Range))
+        Ok(exporter.range(memory.start, memory.length)?.map(Range))
     }
 
     impl Range {
@@ -86,7 +86,7 @@ mod out_of_tree {
             device: &'a rdma::Device<IbDevice>,
             memory: &UserMemory,
         ) -> Result<LockedDmabuf<'a>> {
-            let PeerRange { buffer, offset } = self.0;
+            let PeerMemory { buffer, offset } = self.0;
             buffer::pin(device, buffer, offset, memory.length, memory.access)
         }
     }
@@ -96,18 +96,19 @@ mod out_of_tree {
 mod in_tree {
     use super::*;
 
-    /// The attachment of a user context to a peer. Has no values, since there are no peers.
+    /// The attachment of a user context to an exporter: a type without values, since there are no
+    /// exporters.
     pub(in crate::verbs) enum Attachment {}
 
-    /// Memory of a peer. Has no values, since there are no peers.
+    /// Peer memory: a type without values, since there are no exporters.
     pub(in crate::verbs) enum Range {}
 
-    /// Refuses a process that names a peer.
+    /// Refuses a process that names an exporter.
     pub(in crate::verbs) fn attach(
         _ib_device: &IbDevice,
         request: &AllocContextReq,
     ) -> Result<Option<Attachment>> {
-        if !names_no_peer(request) {
+        if !names_no_exporter(request) {
             return Err(EINVAL);
         }
         Ok(None)

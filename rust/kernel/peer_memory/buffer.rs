@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers of peers, for which the current process need not have a file descriptor.
+//! Buffers of exporters, for which the current process need not have a file descriptor.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Contexts that are attached to a peer (Documentation/peers.md). The peer is a sample module whose
-# memory has addresses of its own.
+# Contexts that are attached to an exporter (Documentation/peer-memory.md). The exporter is a sample
+# module whose memory has addresses of its own.
 # more:
 # more: --withhold peers
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -12,7 +12,7 @@ sample=${module%/*}/samples/rdma_peer_sample.ko
 program=$(mktemp)
 trap 'rm -f "$program"' EXIT
 
-# Prints the number of contexts that the peer has created, and the number that were released.
+# Prints the number of contexts that the exporter has created, and the number that were released.
 contexts() { cat /sys/kernel/debug/rdma_peer_sample/contexts; }
 # Whether all contexts were released.
 balanced() {
@@ -35,7 +35,7 @@ cleanup() {
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]] || rmmod rdma_peer_sampl2
 }
 
-# Starts a process with a context that has registered memory of the peer.
+# Starts a process with a context that has registered memory of the exporter.
 start_holder() {
 	"$program" "$(device 1)" hold >"$work/holder" &
 	holder=$!
@@ -43,45 +43,46 @@ start_holder() {
 }
 
 # A program can be built with the header, the pkg-config file and the library.
-test_peer_program() {
+test_exporter_program() {
 	local flags
 	flags=$(PKG_CONFIG_PATH=$top/build/provider pkg-config --cflags --libs libvirtio_rdma)
 	# shellcheck disable=SC2086
 	cc -Wall -Wextra -Wno-unused-parameter -Werror -o "$program" \
-		"$top/selftests/peers/peer_context.c" $flags
+		"$top/selftests/peer_memory/exporter_context.c" $flags
 }
 
-# No context is attached if the device does not support peers, or if the peer does not exist.
-test_peer_unknown() {
+# No context is attached if the device does not support peer memory, or if the exporter does not
+# exist.
+test_exporter_unknown() {
 	local expected=EINVAL
 	has_feature 12 || expected=EOPNOTSUPP
 	[[ $("$program" "$(device 1)" errno) == "$expected" ]]
 }
 
-test_peer_refusals() {
+test_exporter_refusals() {
 	has_feature 12 || skip "withheld"
 	load
 	"$program" "$(device 1)" refusals
 	[[ $(contexts) == "0 0" ]]
 }
 
-test_peer_data() {
+test_exporter_data() {
 	has_feature 12 || skip "withheld"
 	load
 	"$program" "$(device 1)" data "$(gid_index 1)"
 	[[ $(contexts) == "2 2" ]]
 }
 
-# Peers' names are unique: the registry refuses the same sample as a module with another name. The
-# module loader itself refuses only a module with the same name.
-test_peer_of_the_same_name() {
+# Exporters' names are unique: the registry refuses the same sample as a module with another name.
+# The module loader itself refuses only a module with the same name.
+test_exporter_of_the_same_name() {
 	local twin=$work/rdma_peer_sampl2.ko error
 	sed 's/rdma_peer_sample/rdma_peer_sampl2/g' "$sample" >"$twin"
 	# The twin can be loaded alone.
 	insmod "$twin"
 	rmmod rdma_peer_sampl2
 	load
-	error=$(insmod "$twin" 2>&1) && fail "a second peer of the name was registered"
+	error=$(insmod "$twin" 2>&1) && fail "a second exporter of the name was registered"
 	echo "$error"
 	# The registry returns EEXIST. The module loader turns it into EBUSY, since EEXIST means
 	# that a module of this name is loaded.
@@ -89,14 +90,14 @@ test_peer_of_the_same_name() {
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]]
 }
 
-# A context is released however its process ends, and the peer's module is in use until then.
-test_peer_process_killed() {
+# A context is released however its process ends, and the exporter's module is in use until then.
+test_exporter_process_killed() {
 	has_feature 12 || skip "withheld"
 	load
 	start_holder
 	[[ $(contexts) == "1 0" ]]
 	is_kept rdma_peer_sample
-	# The peer uses the registry of peers, which is part of the driver's module.
+	# The exporter uses the registry of exporters, which is part of the driver's module.
 	is_kept virtio_rdma
 	kill -KILL "$holder"
 	until_ok 30 balanced
@@ -106,7 +107,7 @@ test_peer_process_killed() {
 
 # The device is unbound while a process has a context: the context is released before the process
 # ends.
-test_peer_device_unbound() {
+test_exporter_device_unbound() {
 	has_feature 12 || skip "withheld"
 	local name
 	load
@@ -121,5 +122,5 @@ test_peer_device_unbound() {
 	kill -0 "$holder"
 }
 
-run_tests test_peer_program test_peer_unknown test_peer_refusals test_peer_data \
-	test_peer_of_the_same_name test_peer_process_killed test_peer_device_unbound
+run_tests test_exporter_program test_exporter_unknown test_exporter_refusals test_exporter_data \
+	test_exporter_of_the_same_name test_exporter_process_killed test_exporter_device_unbound
