@@ -763,11 +763,11 @@ fn parse_uplink_link(text: &str) -> Result<Uplink> {
             // Addresses contain colons, so each colon is tried. Only one separates two valid
             // addresses.
             .find_map(|(at, _)| {
-                let (bind, peer) = (
+                let (bind, remote) = (
                     addresses[..at].parse().ok()?,
                     addresses[at + 1..].parse().ok()?,
                 );
-                Some(Uplink::Udp { bind, peer })
+                Some(Uplink::Udp { bind, remote })
             })
             .with_context(|| format!("{addresses:?} is not BIND-ADDRESS:PORT:PEER-ADDRESS:PORT")),
         Some(("tap", name)) if !name.is_empty() => Ok(Uplink::Tap(name.to_owned())),
@@ -1027,12 +1027,12 @@ mod tests {
                 .into(),
                 Uplink::Udp {
                     bind: "0.0.0.0:5000".parse().unwrap(),
-                    peer: "10.0.0.2:5001".parse().unwrap()
+                    remote: "10.0.0.2:5001".parse().unwrap()
                 }
                 .into(),
                 Uplink::Udp {
                     bind: "[::]:5000".parse().unwrap(),
-                    peer: "[fe80::2]:5001".parse().unwrap()
+                    remote: "[fe80::2]:5001".parse().unwrap()
                 }
                 .into(),
                 UplinkConfig {

@@ -3,12 +3,13 @@
 //! The broker: a process that accesses paths for the daemon. The daemon's sandbox denies the daemon
 //! access to all paths.
 //!
-//! When a peer restarts, it has a new socket at the same path, to which the daemon must connect.
-//! When the daemon ends, it must remove its sockets. Both tasks need paths, and a seccomp filter
-//! can't distinguish paths. So a second process, the broker, executes these tasks, which are called
-//! *errands*. While the daemon starts, it registers all errands with the broker. Then the list is
-//! sealed: the daemon can only request an errand by its number. A socket that the broker connects
-//! is connected in the daemon too, since both processes have descriptors of the same socket.
+//! When a remote end restarts, it has a new socket at the same path, to which the daemon must
+//! connect. When the daemon ends, it must remove its sockets. Both tasks need paths, and a seccomp
+//! filter can't distinguish paths. So a second process, the broker, executes these tasks, which are
+//! called *errands*. While the daemon starts, it registers all errands with the broker. Then the
+//! list is sealed: the daemon can only request an errand by its number. A socket that the broker
+//! connects is connected in the daemon too, since both processes have descriptors of the same
+//! socket.
 //!
 //! The broker ends with the daemon.
 //!
@@ -500,7 +501,7 @@ mod tests {
     #[test]
     fn errands_are_run_by_their_numbers() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("peer");
+        let path = dir.path().join("remote");
         let name = path.as_os_str().as_bytes();
         let broker = broker(|_| Ok(()));
         let socket = UnixDatagram::unbound().unwrap();
@@ -512,11 +513,11 @@ mod tests {
         let nobody = connect.run().unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::NotFound);
         for text in [b"first", b"again"] {
-            let peer = UnixDatagram::bind(&path).unwrap();
+            let remote = UnixDatagram::bind(&path).unwrap();
             connect.run().unwrap();
             socket.send(text).unwrap();
             let mut received = [0; 5];
-            peer.recv(&mut received).unwrap();
+            remote.recv(&mut received).unwrap();
             assert_eq!(received, *text);
             remove.run().unwrap();
             assert!(!path.exists());

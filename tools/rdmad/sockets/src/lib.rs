@@ -4,8 +4,8 @@
 //!
 //! A program that connects to a port's socket acts as that port's VM. So by default only the owner
 //! of a socket may access it, whatever the umask is, from the moment when it is bound to its path.
-//! The kernel checks file permissions before a peer is connected, also for datagrams. A socket with
-//! a [user](Access::user) is also checked when a client is accepted ([`admits`]).
+//! The kernel checks file permissions before a remote end is connected, also for datagrams. A
+//! socket with a [user](Access::user) is also checked when a client is accepted ([`admits`]).
 //!
 //! A path can be trusted only if no other user can replace a directory on it, see [`directory`].
 

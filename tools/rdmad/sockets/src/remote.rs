@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A datagram socket and the path of its peer, which may restart at any time.
+//! A datagram socket and the path of the remote end, which may restart at any time.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,7 +15,8 @@ use crate::broker::Errand;
 use crate::is_trusted;
 
 /// Pause after a failed connect before the next attempt. Each attempt is a request to the broker,
-/// which costs two context switches: without the pause, sending to an absent peer would be slow.
+/// which costs two context switches: without the pause, sending to an absent remote end would be
+/// slow.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A socket that can be connected to a path at any time.
@@ -30,7 +31,7 @@ pub struct RemoteSocket {
 }
 
 impl RemoteSocket {
-    /// Combines a socket with the path of its peer. The path need not exist yet.
+    /// Combines a socket with the path of the remote end. The path need not exist yet.
     ///
     /// # Errors
     ///
@@ -49,7 +50,7 @@ impl RemoteSocket {
         &self.socket
     }
 
-    /// Connects the socket to the socket that is at the peer's path now.
+    /// Connects the socket to the socket that is at the remote end's path now.
     ///
     /// # Errors
     ///
@@ -102,14 +103,14 @@ mod tests {
             let mut remote = RemoteSocket::new(socket, at(name)).unwrap();
             remote.connect().map_err(|error| error.kind())
         };
-        assert_eq!(refusal("peer"), Err(io::ErrorKind::NotFound));
-        let _peer = UnixDatagram::bind(at("peer")).unwrap();
-        symlink("peer", at("link")).unwrap();
-        for name in ["peer", "link"] {
+        assert_eq!(refusal("remote"), Err(io::ErrorKind::NotFound));
+        let _remote = UnixDatagram::bind(at("remote")).unwrap();
+        symlink("remote", at("link")).unwrap();
+        for name in ["remote", "link"] {
             refusal(name).unwrap();
         }
-        chown(at("peer"), Some(1), None).unwrap();
-        for name in ["peer", "link"] {
+        chown(at("remote"), Some(1), None).unwrap();
+        for name in ["remote", "link"] {
             assert_eq!(refusal(name), Err(io::ErrorKind::PermissionDenied));
         }
         std::fs::write(at("file"), "").unwrap();

@@ -33,7 +33,7 @@ const BATCH: usize = 64;
 /// engines to their workers: frames arrive faster than the thread alone handles them. One full
 /// batch may be all that has arrived.
 const FLOOD: u32 = 8;
-/// Interval of the search for restarted peers and interfaces that were created again.
+/// Interval of the search for restarted remote ends and interfaces that were created again.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// Interval at which buffers are freed that were not used in it.
 const SHED: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub(crate) struct EventLoop {
     handled: Vec<usize>,
     /// Time of this round.
     now: Instant,
-    /// Time of the next search for peers and interfaces. `None` if no link needs it.
+    /// Time of the next search for remote ends and interfaces. `None` if no link needs it.
     reconnect_at: Option<Instant>,
     /// Time at which buffers that were not used lately are freed. `None` if no pool has many.
     shedding: Option<Instant>,

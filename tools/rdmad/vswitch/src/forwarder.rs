@@ -232,7 +232,7 @@ impl Forwarder {
         nets.chain(uplinks).any(Link::comes_and_goes)
     }
 
-    /// Searches for restarted peers.
+    /// Searches for restarted remote ends.
     pub(crate) fn reconnect(&mut self) {
         self.links().for_each(|(_, link, _)| link.reconnect());
     }

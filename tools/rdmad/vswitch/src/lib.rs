@@ -85,7 +85,7 @@ mod stepped;
 mod switch;
 mod tap;
 mod udp;
-mod unix_peer;
+mod unix_remote;
 mod unix_uplink;
 mod waker;
 

@@ -62,8 +62,8 @@ pub(crate) enum Received {
 /// Why a read from a link failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// A transient error, or an error of an earlier send that is reported late, because the peer is
-    /// absent or an ICMP message arrived.
+    /// A transient error, or an error of an earlier send that is reported late, because the remote
+    /// end is absent or an ICMP message arrived.
     Passes(Errno),
     /// The interface was deleted. epoll would report it as readable for ever.
     Gone(Errno),
@@ -118,8 +118,8 @@ impl Link {
                 let uplink = UnixUplink::new(socket, path.remote)?;
                 Self::new(Socket::Unix(uplink), Some(at))
             }
-            Uplink::Udp { bind, peer } => {
-                let socket = Udp::open(bind, peer)?;
+            Uplink::Udp { bind, remote } => {
+                let socket = Udp::open(bind, remote)?;
                 enlarge(socket.as_fd());
                 Self::new(Socket::Udp(socket), None)
             }
@@ -144,7 +144,7 @@ impl Link {
         }
     }
 
-    /// Searches for a restarted peer, if the link is a Unix uplink.
+    /// Searches for a restarted remote end, if the link is a Unix uplink.
     pub(crate) fn reconnect(&mut self) {
         match &mut self.socket {
             Socket::Unix(uplink) => uplink.reconnect(),

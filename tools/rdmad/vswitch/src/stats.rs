@@ -29,7 +29,7 @@ macro_rules! counters {
         }
 
         /// The live counters, from which [`Stats`] are read. The sender's thread counts `received`,
-        /// and the threads of its peers the frames to it, so these are on different cache lines.
+        /// and the threads of other ports the frames to it, so these are on different cache lines.
         #[derive(Debug, Default)]
         pub(crate) struct FrameCounters {
             pub(crate) name: String,

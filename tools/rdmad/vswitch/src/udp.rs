@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A UDP socket with one peer. Each datagram is a frame, but the kernel handles runs of datagrams
-//! as one packet.
+//! A UDP socket with one remote end. Each datagram is a frame, but the kernel handles runs of
+//! datagrams as one packet.
 //!
 //! Consecutive frames of one length are sent by one call, and the kernel splits them into datagrams
 //! late (`UDP_SEGMENT`). It may also join received datagrams (`UDP_GRO`). On the wire each frame is
@@ -45,7 +45,7 @@ const ARRIVAL: usize = 1 << 16;
 /// run is tried: the route may have changed by then.
 const TRIAL: u32 = 1 << 14;
 
-/// A UDP socket connected to one peer.
+/// A UDP socket connected to one remote end.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: UdpSocket,
@@ -70,15 +70,15 @@ struct Arrival {
 }
 
 impl Udp {
-    /// Binds a socket and connects it to its peer.
-    pub(crate) fn open(bind: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+    /// Binds a socket and connects it to the remote end.
+    pub(crate) fn open(bind: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
-        socket.connect(peer)?;
+        socket.connect(remote)?;
         socket.set_nonblocking(true)?;
         // Datagrams that exceed the path's MTU are fragmented. With IPv4, routers can fragment
         // them, so ICMP messages about the MTU are ignored: anybody may forge such messages. With
         // IPv6, only the sender fragments.
-        match peer {
+        match remote {
             SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?,
             SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,
         }
@@ -247,8 +247,8 @@ mod tests {
 
     fn udp() -> Udp {
         let any = "127.0.0.1:0".parse().unwrap();
-        let peer = UdpSocket::bind(any).unwrap();
-        Udp::open(any, peer.local_addr().unwrap()).unwrap()
+        let remote = UdpSocket::bind(any).unwrap();
+        Udp::open(any, remote.local_addr().unwrap()).unwrap()
     }
 
     fn frames(lengths: &[usize]) -> VecDeque<Frame> {
@@ -302,13 +302,13 @@ mod tests {
     #[test]
     fn padding_comes_after_each_shorter_frame_but_the_last() {
         let any = "127.0.0.1:0".parse().unwrap();
-        let peer = UdpSocket::bind(any).unwrap();
-        let mut udp = Udp::open(any, peer.local_addr().unwrap()).unwrap();
+        let remote = UdpSocket::bind(any).unwrap();
+        let mut udp = Udp::open(any, remote.local_addr().unwrap()).unwrap();
         let frames = packets(&[1098, 1082, 1098, 1082]);
         assert_eq!(udp.send(&frames), Ok(4));
         let mut bytes = [1; 2000];
         for (frame, padding) in frames.iter().zip([0, 16, 0, 0]) {
-            let len = peer.recv(&mut bytes).unwrap();
+            let len = remote.recv(&mut bytes).unwrap();
             let (start, rest) = bytes[..len].split_at(frame.len());
             assert_eq!(start, &frame[..]);
             assert_eq!(rest, vec![0; padding]);
@@ -329,7 +329,7 @@ mod tests {
         udp.apart(0);
         for _ in 0..TRIAL {
             assert_eq!(udp.run(&frames(&[60, 60])), 1);
-            // The peer is closed. The test does not check the result of the send.
+            // The remote end is closed. The test does not check the result of the send.
             let _ = udp.send(&frames(&[60, 60]));
         }
         assert_eq!(udp.run(&frames(&[60, 60])), 2);

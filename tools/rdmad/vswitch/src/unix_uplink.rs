@@ -3,12 +3,12 @@
 //! An uplink over a Unix datagram socket.
 //!
 //! Each datagram is a frame, until both ends have agreed to use [batches](crate::batch). After an
-//! end has connected to its peer, it sends a greeting with a random token. It repeats the greeting
-//! when a greeting of the peer shows that the peer does not know the token. A peer that has
+//! end has connected to the remote end, it sends a greeting with a random token. It repeats the greeting
+//! when a greeting of the remote end does not name the token. A remote end that has
 //! received the token may send batches, in which frames may lack their ICRC. A batch with another
-//! token is refused, and answered with a greeting. The agreement ends when the peer is found dead,
+//! token is refused, and answered with a greeting. The agreement ends when the remote end is found gone,
 //! or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
-//! restarted peer greets the peer again.
+//! restarted remote end greets the peer again.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,27 +24,27 @@ use rustix::net::RecvFlags;
 
 use crate::batch::{self, Datagram};
 use crate::link::Received;
-use crate::unix_peer::{is_gone, UnixPeer};
+use crate::unix_remote::{is_gone, UnixRemote};
 
-/// Number of [reconnections](UnixUplink::reconnect) without a greeting or batch of the peer after
+/// Number of [reconnections](UnixUplink::reconnect) without a greeting or batch of the remote end after
 /// which the agreement ends.
 const SILENCE: u32 = 3;
 
-/// The socket, and the state of the agreement with its peer.
+/// The socket, and the state of the agreement with the remote end.
 #[derive(Debug)]
 pub(crate) struct UnixUplink {
-    peer: UnixPeer,
+    remote: UnixRemote,
     /// Number of the connection to which the following fields belong.
     connection: u64,
     /// Token of this end, not 0.
     token: u64,
-    /// Token of the peer, if a greeting was received.
+    /// Token of the remote end, if a greeting was received.
     heard: Option<u64>,
-    /// Whether the peer was greeted.
+    /// Whether the remote end was greeted.
     has_greeted: bool,
-    /// Whether a greeting to the peer is pending.
+    /// Whether a greeting to the remote end is pending.
     greets: bool,
-    /// Number of reconnections since the last greeting or batch of the peer.
+    /// Number of reconnections since the last greeting or batch of the remote end.
     silent: u32,
     head: Box<[u8; batch::HEAD]>,
     /// Received frames of a batch that [`receive`](Self::receive) has yet to return.
@@ -54,10 +54,10 @@ pub(crate) struct UnixUplink {
 }
 
 impl UnixUplink {
-    /// Combines a socket with the path of its peer. The peer need not exist yet.
+    /// Combines a socket with the path of the remote end. The remote end need not exist yet.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         let mut uplink = Self {
-            peer: UnixPeer::new(socket, path)?,
+            remote: UnixRemote::new(socket, path)?,
             connection: 0,
             token: fastrand::u64(1..),
             heard: None,
@@ -72,32 +72,32 @@ impl UnixUplink {
         Ok(uplink)
     }
 
-    /// Whether the peer accepts batches, and frames without an ICRC in them.
+    /// Whether the remote end accepts batches, and frames without an ICRC in them.
     pub(crate) fn takes_batches(&self) -> bool {
-        self.token_of_peer().is_some()
+        self.remote_token().is_some()
     }
 
-    fn token_of_peer(&self) -> Option<u64> {
-        let is_same = self.peer.connection() == Some(self.connection);
+    fn remote_token(&self) -> Option<u64> {
+        let is_same = self.remote.connection() == Some(self.connection);
         self.heard.filter(|_| is_same && self.has_greeted)
     }
 
-    /// Connects to the present socket at the peer's path, and greets the peer again.
+    /// Connects to the present socket at the remote end's path, and greets the peer again.
     pub(crate) fn reconnect(&mut self) {
-        // The old peer is greeted first, to check whether it is still alive.
+        // The old remote end is greeted first, to check whether it is still alive.
         self.greets |= self.heard.is_some();
         self.greet();
         self.silent += 1;
         if self.silent > SILENCE {
             self.heard = None;
         }
-        self.peer.reconnect();
+        self.remote.reconnect();
         self.greet();
     }
 
-    /// Greets the peer, if the connection is new or a greeting is pending.
+    /// Greets the remote end, if the connection is new or a greeting is pending.
     fn greet(&mut self) {
-        let connection = self.peer.connection();
+        let connection = self.remote.connection();
         if let Some(connection) = connection.filter(|at| *at != self.connection) {
             self.connection = connection;
             self.heard = None;
@@ -107,13 +107,13 @@ impl UnixUplink {
         if self.greets && connection.is_some() {
             let greeting = batch::greeting(self.token, self.heard.unwrap_or(0));
             // If the socket is full, the next reconnection sends the greeting.
-            let sent = self.peer.send_connected(&[IoSlice::new(&greeting)]);
+            let sent = self.remote.send_connected(&[IoSlice::new(&greeting)]);
             self.greets = sent.is_err();
             self.has_greeted |= sent.is_ok();
         }
     }
 
-    /// Handles a greeting of the peer.
+    /// Handles a greeting of the remote end.
     fn handle_greeting(&mut self, token: u64, heard: u64) {
         self.heard = (token != 0).then_some(token);
         self.silent = 0;
@@ -121,19 +121,19 @@ impl UnixUplink {
         self.greet();
     }
 
-    /// Sends a single frame. If the peer has ended, connects to its successor first.
+    /// Sends a single frame. If the remote end is gone, connects to its successor first.
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
-        let sent = self.peer.send(frame);
+        let sent = self.remote.send(frame);
         self.greet();
         sent
     }
 
-    /// Sends the first of `frames`, and following ones if the peer accepts batches. `frames` must
+    /// Sends the first of `frames`, and following ones if the remote end accepts batches. `frames` must
     /// not be empty. Returns the number of frames sent.
     pub(crate) fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
-        if let Some(token) = self.token_of_peer() {
+        if let Some(token) = self.remote_token() {
             match self.send_batch(token, frames) {
-                // The peer has ended. Its successor has not agreed to batches yet.
+                // The remote end is gone. Its successor has not agreed to batches yet.
                 Err(error) if is_gone(error) => {}
                 sent => return sent,
             }
@@ -151,7 +151,7 @@ impl UnixUplink {
         for (part, frame) in parts[1..].iter_mut().zip(frames.iter().take(count)) {
             *part = IoSlice::new(frame);
         }
-        self.peer.send_connected(&parts[..=count]).map(|()| count)
+        self.remote.send_connected(&parts[..=count]).map(|()| count)
     }
 
     /// Reads the next datagram: a single frame into `into`, the frames of a batch into buffers of
@@ -163,7 +163,7 @@ impl UnixUplink {
         if let Some(frame) = self.arrived.pop_front() {
             return Ok(Received::Frame(frame));
         }
-        if self.peer.connection().is_none() {
+        if self.remote.connection().is_none() {
             return self.receive_unconnected(into);
         }
         // A batch before the first greeting is refused, so the datagram can be read as a frame.
@@ -204,13 +204,13 @@ impl UnixUplink {
         }
     }
 
-    /// Discards the next datagram, which any process may have sent. The peer may have started, so
+    /// Discards the next datagram, which any process may have sent. The remote end may have started, so
     /// this searches for it.
     fn receive_unconnected(&mut self, into: &mut [u8]) -> Result<Received, Errno> {
         let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
         let datagram = Datagram::of(&into[..total.min(batch::HEAD)], total);
         let is_greeting = matches!(datagram, Datagram::Greeting { .. });
-        self.peer.reconnect();
+        self.remote.reconnect();
         self.greet();
         Ok(match is_greeting {
             true => Received::Nothing,
@@ -254,7 +254,7 @@ impl UnixUplink {
         self.lost = total - self.arrived.len();
         let count = self.arrived.len();
         let Self {
-            peer,
+            remote,
             head,
             arrived,
             ..
@@ -265,7 +265,7 @@ impl UnixUplink {
         for (part, frame) in parts[1..].iter_mut().zip(arrived) {
             *part = IoSliceMut::new(frame);
         }
-        let read = rustix::io::readv(&*peer, &mut parts[..=count]);
+        let read = rustix::io::readv(&*remote, &mut parts[..=count]);
         if read.is_err() {
             self.arrived.clear();
         }
@@ -280,7 +280,7 @@ impl UnixUplink {
 
 impl AsFd for UnixUplink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.peer.as_fd()
+        self.remote.as_fd()
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         };
         let sockets = [bind(&a), bind(&b)];
         let [first, second] = sockets;
-        [(first, b), (second, a)].map(|(socket, peer)| UnixUplink::new(socket, peer).unwrap())
+        [(first, b), (second, a)].map(|(socket, remote)| UnixUplink::new(socket, remote).unwrap())
     }
 
     /// Lets both ends read what the other one sent, until nothing is left.

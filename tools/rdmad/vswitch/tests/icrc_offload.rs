@@ -52,19 +52,19 @@ fn damage_is_noticed() {
 
 #[test]
 fn uplinks_get_right_ones() {
-    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
-    let to = peer.local_addr().unwrap();
+    let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+    remote.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = remote.local_addr().unwrap();
     let rig = Rig::with(1, 1, |config| {
         let bind = "127.0.0.1:0".parse().unwrap();
-        config.uplinks.push(Uplink::Udp { bind, peer: to }.into());
+        config.uplinks.push(Uplink::Udp { bind, remote: to }.into());
     });
     // The switch has not learned the address, so the frame is sent to all uplinks.
     rig.engine_build(0, OUTSIDE, 7);
     let expected = roce(OUTSIDE, mac(0), 7);
     assert_eq!(rig.uplinks[0].receive(), expected);
     let mut bytes = [0; 1000];
-    let length = peer.recv(&mut bytes).unwrap();
+    let length = remote.recv(&mut bytes).unwrap();
     assert_eq!(bytes[..length], expected);
 }
 

@@ -227,7 +227,7 @@ fn frames_that_wait_behind_many_are_marked() {
 }
 
 #[test]
-fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
+fn a_remote_end_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
     let Rig {
         switch,
         nets,
@@ -251,7 +251,7 @@ fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
 }
 
 #[test]
-fn a_successor_of_a_peer_gets_frames() {
+fn a_successor_of_the_remote_end_gets_frames() {
     let mut rig = Rig::new(1, 1);
     for text in ["first", "second", "third"] {
         let frame = frame(OUTSIDE, mac(0), text);
@@ -263,7 +263,7 @@ fn a_successor_of_a_peer_gets_frames() {
 }
 
 #[test]
-fn a_successor_of_a_peer_is_heard() {
+fn a_successor_of_the_remote_end_is_heard() {
     let mut rig = Rig::new(1, 1);
     for text in ["first", "second"] {
         let frame = frame(mac(0), OUTSIDE, text);
@@ -329,9 +329,9 @@ fn udp_uplink() {
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
     far.set_read_timeout(Some(PATIENCE)).unwrap();
     let bind = free_address();
-    let peer = far.local_addr().unwrap();
+    let remote = far.local_addr().unwrap();
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Udp { bind, peer }.into())
+        config.uplinks.push(Uplink::Udp { bind, remote }.into())
     });
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger
@@ -397,20 +397,20 @@ fn udp_goes_on_after_icmp_messages() {
     own_network();
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
     far.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (bind, peer) = (free_address(), far.local_addr().unwrap());
+    let (bind, remote) = (free_address(), far.local_addr().unwrap());
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Udp { bind, peer }.into())
+        config.uplinks.push(Uplink::Udp { bind, remote }.into())
     });
     // Codes of ICMP: port unreachable, fragmentation needed, prohibited by a firewall.
     for (count, code) in (1..).zip([3, 4, 13]) {
-        unreachable(code, bind, peer);
+        unreachable(code, bind, remote);
         let is_heard = || rig.stats(1).errors >= count;
         wait_until("an error", is_heard);
         let text = format!("after code {code}");
         far.send_to(&frame(mac(0), OUTSIDE, &text), bind).unwrap();
         assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, &text));
         // A pending error is reported by the next send, which is then retried, so no frame is lost.
-        unreachable(code, bind, peer);
+        unreachable(code, bind, remote);
         rig.engine_send(0, &roce(OUTSIDE, mac(0), code));
         let mut bytes = [0; 2000];
         let len = far.recv(&mut bytes).unwrap();
@@ -422,10 +422,10 @@ fn udp_goes_on_after_icmp_messages() {
 /// Two switches, joined by UDP. The port of the second has the MAC address [`OUTSIDE`].
 fn udp_pair() -> [Rig; 2] {
     let (one, two) = (free_address(), free_address());
-    [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, peer)| {
+    [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, remote)| {
         Rig::with(1, 0, |config| {
             config.ports[0].mac = mac;
-            config.uplinks.push(Uplink::Udp { bind, peer }.into());
+            config.uplinks.push(Uplink::Udp { bind, remote }.into());
         })
     })
 }

@@ -101,7 +101,7 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
 fn its_time_is_the_callers() {
     let now = Instant::now();
     let (mut switch, _engine, _fars, _dir) = switch(now);
-    // The switch searches for restarted peers each second.
+    // The switch searches for restarted remote ends each second.
     let second = Duration::from_secs(1);
     assert_eq!(switch.alarm(), Some(now + second));
     assert!(!switch.is_awake(now + second / 2));

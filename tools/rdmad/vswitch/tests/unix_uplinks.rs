@@ -115,10 +115,10 @@ fn those_that_agree_send_no_icrc() {
     assert_eq!(right.switch.frames(), [0, 1, 1]);
 }
 
-/// While the peer is away, another process that can open the socket sends a frame, a greeting and a
-/// batch: before the first peer and after it has ended.
+/// While the remote end is away, another process that can open the socket sends a frame, a greeting
+/// and a batch: before the first remote end exists and after it is gone.
 #[test]
-fn what_arrives_without_a_peer_is_dropped() {
+fn what_arrives_without_a_remote_end_is_dropped() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let mut left = Side::new(dir.path(), ["l", "r"], 0, now);
     let stranger = UnixDatagram::unbound().unwrap();
@@ -138,7 +138,7 @@ fn what_arrives_without_a_peer_is_dropped() {
         exchange(now, [left]);
         assert!(receive_frame(&left.engine).is_none());
         assert!(left.refused() > refused);
-        // This frame waits in the socket when the peer comes.
+        // This frame waits in the socket when the remote end comes.
         stranger.send_to(&forged[0], dir.path().join("l")).unwrap();
         number += 1;
         number
@@ -153,7 +153,7 @@ fn what_arrives_without_a_peer_is_dropped() {
         assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
         assert!(stranger.send_to(&[0; 60], dir.path().join("l")).is_err());
         drop(right);
-        // The end of the peer is noticed when a frame is sent to it.
+        // That the remote end is gone is noticed when a frame is sent to it.
         left.send(mac(1), 0);
         exchange(now, [&mut left]);
     }
@@ -201,14 +201,14 @@ fn what_came_without_goes_on_with_one() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
     outside.set_read_timeout(Some(PATIENCE)).unwrap();
-    let peer = outside.local_addr().unwrap();
+    let remote = outside.local_addr().unwrap();
     // An address with a UDP port that is free now.
     let free = UdpSocket::bind("127.0.0.1:0").unwrap();
     let bind = free.local_addr().unwrap();
     drop(free);
     let mut left = Side::new(dir.path(), ["l", "r"], 0, now);
     let mut right = Side::with(dir.path(), ["r", "l"], 1, now, |config| {
-        config.uplinks.push(Uplink::Udp { bind, peer }.into());
+        config.uplinks.push(Uplink::Udp { bind, remote }.into());
     });
     exchange(now, [&mut left, &mut right]);
     let here = frame(mac(0), OUTSIDE, "here");
@@ -248,7 +248,7 @@ fn a_successor_agrees_anew() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let (mut left, right) = pair(dir.path(), now);
     drop(right);
-    // The successor starts before the left side notices the end of the first peer.
+    // The successor starts before the left side notices that the first remote end is gone.
     let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
     let mut now = now;
     for _ in 0..3 {
@@ -262,7 +262,7 @@ fn a_successor_agrees_anew() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_gets_them_again() {
+fn a_remote_end_that_falls_silent_gets_them_again() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let (mut left, right) = pair(dir.path(), now);
     // Another socket is bound at the path while the first one is still open.

@@ -39,14 +39,15 @@ pub struct DatagramPath {
 /// An uplink to another switch or to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// Unix datagrams from and to one peer: raw frames, or greetings and batches between switches.
+    /// Unix datagrams from and to one remote end: raw frames, or greetings and batches between
+    /// switches.
     Unix(DatagramPath),
-    /// UDP datagrams, each a raw frame, from and to one peer.
+    /// UDP datagrams, each a raw frame, from and to one remote end.
     Udp {
         /// Address that the switch binds.
         bind: SocketAddr,
-        /// Address of the peer.
-        peer: SocketAddr,
+        /// Address of the remote end.
+        remote: SocketAddr,
     },
     /// A tap interface, by its name.
     Tap(String),

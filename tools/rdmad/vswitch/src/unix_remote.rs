@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A Unix datagram socket with one peer.
+//! A Unix datagram socket that is connected to one remote end.
 //!
-//! The socket is connected to its peer, which may restart. If the peer is connected to this socket
-//! too, like another switch, the kernel queues as many bytes as the sender's buffer holds.
-//! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides wake
-//! up for every 10 datagrams. In both cases epoll reports when there is room again.
+//! The socket is connected to the remote end, which may restart. If the remote end is connected to
+//! this socket too, like another switch, the kernel queues as many bytes as the sender's buffer
+//! holds. Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both
+//! sides wake up for every 10 datagrams. In both cases epoll reports when there is room again.
 //!
 //! While the socket is connected, the kernel refuses datagrams of all others. Until then, every
 //! process that may write to the socket's file can send, so nothing that arrived before counts.
@@ -25,42 +25,44 @@ use crate::link::errno;
 /// default, unless the sender is connected.
 const MAX_WAITING: usize = 1 << 16;
 
-/// The socket, and the path of its peer.
+/// The socket, and the path of the remote end.
 #[derive(Debug)]
-pub(crate) struct UnixPeer {
+pub(crate) struct UnixRemote {
     remote: RemoteSocket,
     connected: bool,
-    /// Number of times that the socket was connected after it had no peer.
+    /// Number of times that the socket was connected after it had none.
     connections: u64,
 }
 
-impl UnixPeer {
-    /// Combines a socket with the path of its peer. Connects the socket if the peer exists.
+impl UnixRemote {
+    /// Combines a socket with the path of the remote end. Connects the socket if the remote end
+    /// exists.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         Ok(Self::of(RemoteSocket::new(socket, path)?))
     }
 
-    /// The peer at the path of `remote`. Connects the socket of `remote` if the peer exists.
+    /// Connects the socket of `remote` if the remote end exists.
     pub(crate) fn of(remote: RemoteSocket) -> Self {
-        let mut peer = Self {
+        let mut remote = Self {
             remote,
             connected: false,
             connections: 0,
         };
-        peer.reconnect();
-        peer
+        remote.reconnect();
+        remote
     }
 
-    /// Connects to the present socket at the peer's path. To be called from time to time: until
-    /// then, a restarted peer can't send to this socket, so nothing else reports the restart.
+    /// Connects to the present socket at the remote end's path. To be called from time to time:
+    /// until then, a restarted remote end can't send to this socket, so nothing else reports the
+    /// restart.
     pub(crate) fn reconnect(&mut self) {
         let _ = self.connect();
     }
 
     fn connect(&mut self) -> Result<(), Errno> {
         let connected = self.remote.connect().map_err(errno);
-        // After a failed connect the socket is still connected to its old peer. If that peer has
-        // ended, sending fails.
+        // After a failed connect the socket is still connected to the old remote end. If that one
+        // has ended, sending fails.
         if connected.is_ok() && !self.connected {
             self.connected = true;
             self.connections += 1;
@@ -75,13 +77,13 @@ impl UnixPeer {
         let _ = (0..MAX_WAITING).take_while(|_| is_there()).count();
     }
 
-    /// Number of the connection, or `None` once the peer was found to have ended. If
+    /// Number of the connection, or `None` once the remote end was found gone. If
     /// [`reconnect`](Self::reconnect) finds a successor before that, the number does not change.
     pub(crate) fn connection(&self) -> Option<u64> {
         self.connected.then_some(self.connections)
     }
 
-    /// Sends a datagram in parts to the present peer, never to a successor.
+    /// Sends a datagram in parts to the present remote end, never to a successor.
     pub(crate) fn send_connected(&mut self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         if !self.connected {
             return Err(Errno::NOTCONN);
@@ -90,7 +92,7 @@ impl UnixPeer {
         self.note(sent)
     }
 
-    /// Sends a datagram. If the peer has ended, connects to its successor first.
+    /// Sends a datagram. If the remote end is gone, connects to its successor first.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.connected {
             match self.try_send(bytes) {
@@ -107,7 +109,7 @@ impl UnixPeer {
         self.note(sent)
     }
 
-    /// Notes the end of the peer: with this error, the kernel has disconnected the socket.
+    /// Notes that the remote end is gone: with this error, the kernel has disconnected the socket.
     fn note(&mut self, sent: Result<(), Errno>) -> Result<(), Errno> {
         if let Err(error) = sent {
             self.connected &= !is_gone(error);
@@ -116,7 +118,7 @@ impl UnixPeer {
     }
 }
 
-/// Whether an error of a send means that the peer has ended.
+/// Whether an error of a send means that the remote end is gone.
 pub(crate) fn is_gone(error: Errno) -> bool {
     matches!(
         error,
@@ -124,7 +126,7 @@ pub(crate) fn is_gone(error: Errno) -> bool {
     )
 }
 
-impl AsFd for UnixPeer {
+impl AsFd for UnixRemote {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.remote.socket().as_fd()
     }
