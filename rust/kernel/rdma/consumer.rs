@@ -135,8 +135,8 @@ impl<Q: Handled> Clone for Consumer<Q> {
 struct Link<Q: Handled> {
     /// The queue; changed with `calling` held.
     queue: Atomic<*mut Q>,
-    /// The object that completions point to; null whenever `queue` is null.
-    name: Atomic<*mut Q>,
+    /// The object that owns the queue, to which completions point; null whenever `queue` is null.
+    owner: Atomic<*mut Q>,
     /// Events that the deferred call delivers: a flag for each kind of event, and [`COMPLETIONS`].
     /// A flag of its own for each kind: contexts that set different flags do not disturb each
     /// other.
@@ -216,7 +216,7 @@ impl<Q: Handled> ConsumerLink<Q> {
     pub(super) fn new(work: &Arc<ReclaimQueue>) -> Result<Self> {
         let link = pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
-            name: Atomic::new(ptr::null_mut()),
+            owner: Atomic::new(ptr::null_mut()),
             pending: [const { AtomicFlag::new(false) }; KINDS],
             calling <- new_spinlock_irq!((), "rdma::consumer"),
         });
@@ -233,7 +233,7 @@ impl<Q: Handled> ConsumerLink<Q> {
         {
             let _guard = self.0.calling.lock();
             self.0.queue.store(ptr::null_mut(), Relaxed);
-            self.0.name.store(ptr::null_mut(), Relaxed);
+            self.0.owner.store(ptr::null_mut(), Relaxed);
         }
         self.0.disable();
     }
@@ -257,19 +257,20 @@ impl<Q: Handled> Consumer<Q> {
         }
     }
 
-    /// The object that completions point to; null while the queue is being destroyed.
-    pub(super) fn name(&self) -> *mut Q {
-        self.0.name.load(Relaxed)
+    /// The object that owns the queue, to which completions point; null while the queue is being
+    /// destroyed.
+    pub(super) fn owner(&self) -> *mut Q {
+        self.0.owner.load(Relaxed)
     }
 
-    /// Links the handle to the consumer of `queue`. Completions point to `name`.
+    /// Links the handle to the consumer of `queue`. Completions point to `owner`.
     ///
     /// # Safety
     ///
     /// `queue` is created, and [`unlink`](ConsumerLink::unlink) is called before it is destroyed.
-    pub(super) unsafe fn link(&self, queue: *mut Q, name: *mut Q) {
+    pub(super) unsafe fn link(&self, queue: *mut Q, owner: *mut Q) {
         let _guard = self.0.calling.lock();
-        self.0.name.store(name, Relaxed);
+        self.0.owner.store(owner, Relaxed);
         // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for
         // the deferred call. Release: see `Link::call`.
         self.0.queue.store(queue, Release);

@@ -308,7 +308,7 @@ unsafe fn create_with<T: QueuePairs>(
     let init = unsafe { QpInitAttr::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
-    let name = stub(new.number)?.unwrap_or(raw);
+    let owner = stub(new.number)?.unwrap_or(raw);
     let own = QpOwn { link, signal_all };
     // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not
     // used any more.
@@ -318,7 +318,7 @@ unsafe fn create_with<T: QueuePairs>(
         new.cap.write(&mut (*attr).cap);
     }
     // SAFETY: The QP was created above, and `destroy` calls `unlink`.
-    unsafe { consumer.link(raw, name) };
+    unsafe { consumer.link(raw, owner) };
     Ok(0)
 }
 

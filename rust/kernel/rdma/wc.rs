@@ -203,7 +203,7 @@ impl<'a> Completions<'a> {
     /// the QP is being destroyed and so has no more completions.
     #[inline]
     pub fn slot(&mut self, consumer: &QpConsumer) -> Option<WcSlot<'_, 'a>> {
-        let qp = consumer.name();
+        let qp = consumer.owner();
         // INVARIANT: The completions are not full.
         (!qp.is_null() && !self.is_full()).then_some(WcSlot {
             completions: self,
