@@ -22,11 +22,12 @@ use crate::ah::Ah;
 use crate::ffi;
 use crate::lock::Guard;
 use crate::memory::RingSlot;
+use crate::post;
 use crate::qp::Qp;
 use crate::work_ring::Batch;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
-use crate::wqe::member;
+use crate::wqe::encode_segment;
 use crate::wqe::piece;
 use crate::wqe::Piece;
 use crate::wqe::SendWqe;
@@ -99,7 +100,7 @@ impl Building<'_> {
     }
 }
 
-/// Starts the next WQE of a batch; `describe` fills in the fields of its opcode.
+/// Starts the next WQE of a batch; `encode` fills in the fields of its opcode.
 ///
 /// # Safety
 ///
@@ -108,7 +109,7 @@ impl Building<'_> {
 unsafe fn operation(
     qp: *mut ffi::ibv_qp_ex,
     opcode: ffi::ibv_wr_opcode,
-    describe: impl FnOnce(&mut SendWqe, RingSlot<'_>),
+    encode: impl FnOnce(&mut SendWqe, RingSlot<'_>),
 ) {
     // SAFETY: the caller passes a QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
@@ -120,7 +121,7 @@ unsafe fn operation(
     if building.posting.batch.error == 0 {
         let (limits, ring) = (building.qp.send_limits(), building.ring);
         let start = match limits.opcodes.has(opcode) {
-            true => limits.start(ring, &mut building.posting, wr_id, opcode, flags),
+            true => post::start_send(ring, &mut building.posting, wr_id, opcode, flags),
             false => Err(libc::EINVAL),
         };
         match start {
@@ -128,7 +129,7 @@ unsafe fn operation(
                 if limits.datagrams {
                     wqe.require_address();
                 }
-                describe(&mut wqe, slot);
+                encode(&mut wqe, slot);
                 building.posting.batch.wqe = Some(wqe);
             }
             Err(error) => building.fail(error),
@@ -215,15 +216,15 @@ unsafe extern "C" fn send_imm(qp: *mut ffi::ibv_qp_ex, imm_data: ffi::__be32) {
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
+    let encode = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_SEND_WITH_INV, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_SEND_WITH_INV, encode) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
+    let encode = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, encode) };
 }
 
 unsafe extern "C" fn bind_mw(
@@ -234,23 +235,23 @@ unsafe extern "C" fn bind_mw(
 ) {
     // SAFETY: the application passes a valid window and valid bind information.
     let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, bind);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, bind);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_BIND_MW, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_BIND_MW, encode) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, rdma);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, encode) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, rdma);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, encode) };
 }
 
 unsafe extern "C" fn rdma_write_imm(
@@ -260,12 +261,12 @@ unsafe extern "C" fn rdma_write_imm(
     imm_data: ffi::__be32,
 ) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: RingSlot<'_>| {
-        member(slot, rdma);
+    let encode = |wqe: &mut SendWqe, slot: RingSlot<'_>| {
+        encode_segment(slot, rdma);
         wqe.immediate(imm_data);
     };
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE_WITH_IMM, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE_WITH_IMM, encode) };
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -282,9 +283,9 @@ unsafe extern "C" fn atomic_cmp_swp(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, atomic);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, encode) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(
@@ -300,9 +301,9 @@ unsafe extern "C" fn atomic_fetch_add(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, atomic);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, encode) };
 }
 
 /// `wr_atomic_write`.
@@ -324,9 +325,9 @@ pub unsafe extern "C" fn atomic_write(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, write);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, write);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, encode) };
 }
 
 /// `wr_flush`.
@@ -352,9 +353,9 @@ pub unsafe extern "C" fn flush(
         reserved: [0; 6],
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, flush);
+    let encode = |_: &mut SendWqe, slot: RingSlot<'_>| encode_segment(slot, flush);
     // SAFETY: the application has started a batch of this QP.
-    unsafe { operation(qp, ffi::IBV_WR_FLUSH, describe) };
+    unsafe { operation(qp, ffi::IBV_WR_FLUSH, encode) };
 }
 
 unsafe extern "C" fn set_ud_addr(
@@ -386,13 +387,13 @@ unsafe extern "C" fn set_ud_addr(
 ///
 /// The same as for [`Building::of`].
 #[inline(always)]
-unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
+unsafe fn set_sges(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
     let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
         if sges.len() > qp.send_limits().max_sge as usize {
             return Err(libc::EINVAL);
         }
         // SAFETY: `sges` has at most the number of SGEs of the QP's WQEs.
-        unsafe { wqe.gather(slot, sges.iter()) };
+        unsafe { wqe.encode_sges(slot, sges.iter()) };
         Ok(())
     };
     // SAFETY: by the function's safety requirements.
@@ -401,7 +402,7 @@ unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
 
 unsafe extern "C" fn set_sge(qp: *mut ffi::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the application has started a batch of this QP.
-    unsafe { gather(qp, &[ffi::ibv_sge { addr, length, lkey }]) };
+    unsafe { set_sges(qp, &[ffi::ibv_sge { addr, length, lkey }]) };
 }
 
 unsafe extern "C" fn set_sge_list(
@@ -415,7 +416,7 @@ unsafe extern "C" fn set_sge_list(
         _ => unsafe { slice::from_raw_parts(sg_list, num_sge) },
     };
     // SAFETY: the application has started a batch of this QP.
-    unsafe { gather(qp, sges) };
+    unsafe { set_sges(qp, sges) };
 }
 
 /// Copies `pieces` into the WQE in progress.
@@ -429,7 +430,7 @@ unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + 
         let limits = qp.send_limits();
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
         // SAFETY: the caller passes valid pieces, whose length was checked.
-        unsafe { wqe.inline(slot, length, pieces) };
+        unsafe { wqe.encode_inline(slot, length, pieces) };
         Ok(())
     };
     // SAFETY: by the function's safety requirements.

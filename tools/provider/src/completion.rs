@@ -28,7 +28,7 @@ pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
         byte_len: cqe.byte_len,
         // The other member of the union is the invalidated key.
         __bindgen_anon_1: ffi::ibv_wc__bindgen_ty_1 {
-            imm_data: extra(cqe),
+            imm_data: immediate_or_rkey(cqe),
         },
         qp_num: cqe.qp_num.get(),
         src_qp: cqe.src_qp.get(),
@@ -42,7 +42,7 @@ pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
 
 /// Immediate data in network byte order, or the invalidated key as a number.
 #[inline]
-pub fn extra(cqe: &Cqe) -> u32 {
+pub fn immediate_or_rkey(cqe: &Cqe) -> u32 {
     if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
         u32::from_le_bytes(cqe.ex)
     } else {

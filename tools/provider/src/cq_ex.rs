@@ -132,7 +132,7 @@ unsafe extern "C" fn read_byte_len(cq: *mut ffi::ibv_cq_ex) -> u32 {
 /// a number.
 unsafe extern "C" fn read_imm_data(cq: *mut ffi::ibv_cq_ex) -> ffi::__be32 {
     // SAFETY: the application reads a completion between start and end.
-    completion::extra(&unsafe { current(cq) })
+    completion::immediate_or_rkey(&unsafe { current(cq) })
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ffi::ibv_cq_ex) -> u32 {

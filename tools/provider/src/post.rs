@@ -11,7 +11,7 @@ use virtio_rdma_ring::WorkQueue;
 use crate::ffi;
 use crate::memory::RingSlot;
 use crate::work_ring::WorkRing;
-use crate::wqe;
+use crate::wqe::encode_segment;
 use crate::wqe::piece;
 use crate::wqe::write_receive;
 use crate::wqe::Piece;
@@ -145,24 +145,6 @@ pub struct SendLimits {
 }
 
 impl SendLimits {
-    /// Takes a slot for a WQE. The QP supports the WQE's opcode.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM` when the queue is full.
-    #[inline]
-    pub fn start<'a>(
-        &self,
-        ring: &'a WorkRing,
-        queue: &mut WorkQueue,
-        wr_id: u64,
-        opcode: ffi::ibv_wr_opcode,
-        flags: u32,
-    ) -> Result<(SendWqe, RingSlot<'a>), c_int> {
-        let (position, slot) = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
-        Ok((SendWqe::new(position, opcode, flags), slot))
-    }
-
     /// The length of inline payload.
     ///
     /// # Errors
@@ -181,97 +163,117 @@ impl SendLimits {
         Ok(length as u32)
     }
 
-    /// Opcodes that [`post_simple`](Self::post_simple) supports.
+    /// Opcodes that [`post_simple`] supports.
     pub fn simple_opcodes(&self) -> Opcodes {
         match self.datagrams || self.max_sge == 0 {
             true => Opcodes::set(&[]),
             false => Opcodes(self.opcodes.0 & (Opcodes::RDMA.0 | Opcodes::PAYLOAD.0)),
         }
     }
+}
 
-    /// Posts one send work request with a [simple opcode](Self::simple_opcodes), if it has at most
-    /// one SGE and no inline payload. Else returns `None`.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM` when the queue is full.
-    #[inline(always)]
-    pub fn post_simple(
-        &self,
-        ring: &WorkRing,
-        queue: &mut WorkQueue,
-        wr: Send<'_>,
-    ) -> Option<Result<(), c_int>> {
-        if wr.is_inline() {
-            return None;
-        }
-        let (opcode, sges) = (wr.opcode(), wr.sges(1)?);
-        let (mut wqe, slot) = match self.start(ring, queue, wr.wr_id(), opcode, wr.flags()) {
-            Ok(start) => start,
-            Err(error) => return Some(Err(error)),
-        };
-        extra(&mut wqe, wr);
-        // SAFETY: every slot of a send queue has room for an SGE.
-        unsafe { wqe.gather(slot, sges) };
-        wqe.finish(slot);
-        if Opcodes::RDMA.has(opcode) {
-            wqe::member(slot, wr.rdma().to_bytes());
-        }
-        Some(Ok(()))
+/// Takes a slot for a send WQE. The QP supports the WQE's opcode.
+///
+/// # Errors
+///
+/// `ENOMEM` when the queue is full.
+#[inline]
+pub fn start_send<'a>(
+    ring: &'a WorkRing,
+    queue: &mut WorkQueue,
+    wr_id: u64,
+    opcode: ffi::ibv_wr_opcode,
+    flags: u32,
+) -> Result<(SendWqe, RingSlot<'a>), c_int> {
+    let (position, slot) = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
+    Ok((SendWqe::new(position, opcode, flags), slot))
+}
+
+/// Posts one send work request with a [simple opcode](SendLimits::simple_opcodes), if it has at
+/// most one SGE and no inline payload. Else returns `None`.
+///
+/// # Errors
+///
+/// `ENOMEM` when the queue is full.
+#[inline(always)]
+pub fn post_simple(
+    ring: &WorkRing,
+    queue: &mut WorkQueue,
+    wr: Send<'_>,
+) -> Option<Result<(), c_int>> {
+    if wr.is_inline() {
+        return None;
     }
-
-    /// Posts one send work request. The QP supports its opcode.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
-    #[inline]
-    pub fn post(&self, ring: &WorkRing, queue: &mut WorkQueue, wr: Send<'_>) -> Result<(), c_int> {
-        let opcode = wr.opcode();
-        let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
-        let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
-        extra(&mut wqe, wr);
-        // SAFETY: `sges` has at most the number of SGEs of the QP's WQEs.
-        unsafe { wqe.gather(slot, sges) };
-        wqe.finish(slot);
-        self.describe(slot, wr);
-        Ok(())
+    let (opcode, sges) = (wr.opcode(), wr.sges(1)?);
+    let (mut wqe, slot) = match start_send(ring, queue, wr.wr_id(), opcode, wr.flags()) {
+        Ok(start) => start,
+        Err(error) => return Some(Err(error)),
+    };
+    set_immediate_or_rkey(&mut wqe, wr);
+    // SAFETY: every slot of a send queue has room for an SGE.
+    unsafe { wqe.encode_sges(slot, sges) };
+    wqe.finish(slot);
+    if Opcodes::RDMA.has(opcode) {
+        encode_segment(slot, wr.rdma().to_bytes());
     }
+    Some(Ok(()))
+}
 
-    /// [Posts](Self::post) a work request with inline payload, which is copied into the WQE.
-    #[inline]
-    pub fn post_inline(
-        &self,
-        ring: &WorkRing,
-        queue: &mut WorkQueue,
-        wr: Send<'_>,
-    ) -> Result<(), c_int> {
-        let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
-        let pieces = sges.map(|sge| piece(sge.addr as *const u8, sge.length as usize));
-        let length = self.inline_length(wr.opcode(), pieces.clone())?;
-        let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
-        extra(&mut wqe, wr);
-        self.describe(slot, wr);
-        // SAFETY: an inline work request of a list refers to valid memory, whose length was
-        // checked.
-        unsafe { wqe.inline(slot, length, pieces) };
-        wqe.finish(slot);
-        Ok(())
-    }
+/// Posts one send work request within `limits`. The QP supports its opcode.
+///
+/// # Errors
+///
+/// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
+#[inline]
+pub fn post_send(
+    ring: &WorkRing,
+    queue: &mut WorkQueue,
+    wr: Send<'_>,
+    limits: &SendLimits,
+) -> Result<(), c_int> {
+    let opcode = wr.opcode();
+    let sges = wr.sges(limits.max_sge).ok_or(libc::EINVAL)?;
+    let (mut wqe, slot) = start_send(ring, queue, wr.wr_id(), opcode, wr.flags())?;
+    set_immediate_or_rkey(&mut wqe, wr);
+    // SAFETY: `wr.sges` returned at most `max_sge` SGEs.
+    unsafe { wqe.encode_sges(slot, sges) };
+    wqe.finish(slot);
+    encode_operation(slot, wr, limits);
+    Ok(())
+}
 
-    /// Fills in the member of the WQE that the opcode and the QP's type require.
-    #[inline(always)]
-    fn describe(&self, slot: RingSlot<'_>, wr: Send<'_>) {
-        let opcode = wr.opcode();
-        if Opcodes::RDMA.has(opcode) {
-            wqe::member(slot, wr.rdma().to_bytes());
-        } else if Opcodes::ATOMIC.has(opcode) {
-            wqe::member(slot, wr.atomic().to_bytes());
-        } else if Opcodes::BIND.has(opcode) {
-            wqe::member(slot, wr.bind_mw().to_bytes());
-        } else if self.datagrams {
-            wqe::member(slot, wr.datagram().to_bytes());
-        }
+/// Posts one send work request like [`post_send`], and copies its payload into the WQE.
+#[inline]
+pub fn post_inline(
+    ring: &WorkRing,
+    queue: &mut WorkQueue,
+    wr: Send<'_>,
+    limits: &SendLimits,
+) -> Result<(), c_int> {
+    let sges = wr.sges(limits.max_sge).ok_or(libc::EINVAL)?;
+    let pieces = sges.map(|sge| piece(sge.addr as *const u8, sge.length as usize));
+    let length = limits.inline_length(wr.opcode(), pieces.clone())?;
+    let (mut wqe, slot) = start_send(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
+    set_immediate_or_rkey(&mut wqe, wr);
+    encode_operation(slot, wr, limits);
+    // SAFETY: an inline work request of a list refers to valid memory, whose length was checked.
+    unsafe { wqe.encode_inline(slot, length, pieces) };
+    wqe.finish(slot);
+    Ok(())
+}
+
+/// Encodes the segment that the opcode and the QP's type require.
+#[inline(always)]
+fn encode_operation(slot: RingSlot<'_>, wr: Send<'_>, limits: &SendLimits) {
+    let opcode = wr.opcode();
+    if Opcodes::RDMA.has(opcode) {
+        encode_segment(slot, wr.rdma().to_bytes());
+    } else if Opcodes::ATOMIC.has(opcode) {
+        encode_segment(slot, wr.atomic().to_bytes());
+    } else if Opcodes::BIND.has(opcode) {
+        encode_segment(slot, wr.bind_mw().to_bytes());
+    } else if limits.datagrams {
+        encode_segment(slot, wr.datagram().to_bytes());
     }
 }
 
@@ -283,7 +285,7 @@ const _: () = assert!(matches!(
 
 /// Sets immediate data or the key to invalidate.
 #[inline(always)]
-fn extra(wqe: &mut SendWqe, wr: Send<'_>) {
+fn set_immediate_or_rkey(wqe: &mut SendWqe, wr: Send<'_>) {
     if Opcodes::INVALIDATE.has(wr.opcode()) {
         wqe.invalidate(wr.invalidate_rkey());
     } else {

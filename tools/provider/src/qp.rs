@@ -68,7 +68,7 @@ pub struct Qp {
     /// State according to the last successful modify, or ERR according to a later query. The device
     /// may have moved the QP to ERR meanwhile.
     state: AtomicU32,
-    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` accepts in
+    /// Opcodes of [simple](post::post_simple) work requests that `ibv_post_send` accepts in
     /// this state.
     simple: AtomicU32,
     send_cq: Attachment,
@@ -382,7 +382,7 @@ impl Qp {
         while let Some(wr) = list.front() {
             let simple = Opcodes::from_bits(self.simple.load(Ordering::Relaxed));
             let posted = match simple.has(wr.opcode()) {
-                true => self.send_limits.post_simple(ring, &mut posting, wr),
+                true => post::post_simple(ring, &mut posting, wr),
                 false => None,
             };
             // SAFETY: `posting` is held, and not accessed meanwhile.
@@ -404,7 +404,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if the state or the QP's type does not allow the work request; the errors of
-    /// [`SendLimits::post`].
+    /// [`post::post_send`].
     ///
     /// # Safety
     ///
@@ -420,8 +420,8 @@ impl Qp {
         // SAFETY: by the function's safety requirements.
         let mut posting = unsafe { ring.resume() };
         let posted = match wr.is_inline() {
-            true => self.send_limits.post_inline(ring, &mut posting, wr),
-            false => self.send_limits.post(ring, &mut posting, wr),
+            true => post::post_inline(ring, &mut posting, wr, &self.send_limits),
+            false => post::post_send(ring, &mut posting, wr, &self.send_limits),
         };
         posting.keep();
         posted

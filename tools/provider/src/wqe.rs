@@ -28,8 +28,8 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
     ptr::slice_from_raw_parts(addr, length)
 }
 
-/// A send WQE whose slot is reserved. The payload and the [`member`] of the header's union are
-/// written to the slot immediately, the other fields by [`finish`](Self::finish).
+/// A send WQE whose slot is reserved. The payload and the [segment](encode_segment) of the header
+/// are written to the slot immediately, the other fields by [`finish`](Self::finish).
 ///
 /// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as
 /// the QP was created for.
@@ -76,7 +76,7 @@ impl SendWqe {
     #[inline]
     pub fn address(&mut self, slot: RingSlot<'_>, datagram: Datagram) {
         self.lacks_address = false;
-        member(slot, datagram.to_bytes());
+        encode_segment(slot, datagram.to_bytes());
     }
 
     /// Position of the slot in the queue.
@@ -109,7 +109,7 @@ impl SendWqe {
     ///
     /// `sges` has at most the number of SGEs for which the QP was created.
     #[inline]
-    pub unsafe fn gather<'a>(
+    pub unsafe fn encode_sges<'a>(
         &mut self,
         slot: RingSlot<'_>,
         sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
@@ -126,7 +126,7 @@ impl SendWqe {
     /// Each piece is valid memory or empty. Together they have `length` bytes, at most the inline
     /// payload for which the QP was created.
     #[inline]
-    pub unsafe fn inline(
+    pub unsafe fn encode_inline(
         &mut self,
         slot: RingSlot<'_>,
         length: u32,
@@ -166,12 +166,13 @@ impl SendWqe {
     }
 }
 
-/// Writes the member of the header that the opcode or the QP's type requires.
+/// Encodes the segment of the header that the opcode or the QP's type requires, for example the
+/// remote address or the destination of a datagram.
 #[inline]
-pub fn member<const N: usize>(slot: RingSlot<'_>, member: [u8; N]) {
+pub fn encode_segment<const N: usize>(slot: RingSlot<'_>, segment: [u8; N]) {
     const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
-    // SAFETY: the member lies in the header.
-    unsafe { slot.write(SqHeader::UNION, &member) };
+    // SAFETY: the segment lies in the header.
+    unsafe { slot.write(SqHeader::UNION, &segment) };
 }
 
 /// Writes the WQE of the receive `id` to `slot`.
