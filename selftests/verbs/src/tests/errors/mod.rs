@@ -22,18 +22,18 @@ const SIZE: usize = 8192;
 /// flushed.
 fn fails(end: &Endpoint, op: Op, sges: &[Sge], status: u32) -> Result<()> {
     end.run(op, sges)?.expect(status)?;
-    dead(end)
+    flushes_in_err(end)
 }
 
 /// Checks that a request moves the QP to ERR. Returns the status of the request.
 fn fatal(end: &Endpoint, op: Op, sges: &[Sge]) -> Result<u32> {
     let status = end.run(op, sges)?.status;
-    dead(end)?;
+    flushes_in_err(end)?;
     Ok(status)
 }
 
 /// Waits until the QP is in ERR, and checks that it flushes work requests.
-fn dead(end: &Endpoint) -> Result<()> {
+fn flushes_in_err(end: &Endpoint) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     while end.qp.state()? != ffi::IBV_QPS_ERR {
         ensure!(
@@ -119,7 +119,7 @@ fn remote_request(
     } else {
         session.peer.meet()?;
         untouched(&mr)?;
-        dead(&end)?;
+        flushes_in_err(&end)?;
         Ok(ffi::IBV_WC_SUCCESS)
     }
 }
@@ -150,6 +150,6 @@ fn receive_fails(
         session.peer.meet()?;
         ensure!(end.received()?.expect(receiver)?.id == 5);
         ensure!(end.received()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?.id == 6);
-        dead(end)
+        flushes_in_err(end)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use super::{dead, fails, SIZE};
+use super::{fails, flushes_in_err, SIZE};
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::compare;
 use crate::rdma::{ffi, Op, SendWr};
@@ -81,6 +81,6 @@ pub fn peer_gone(session: &mut Session) -> Result<()> {
     let first = end.sent()?.expect(ffi::IBV_WC_RETRY_EXC_ERR)?;
     let second = end.sent()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?;
     ensure!((first.id, second.id) == (1, 2));
-    dead(&end)?;
+    flushes_in_err(&end)?;
     session.peer.meet()
 }
