@@ -63,7 +63,7 @@ test_again_and_again() {
 	# The reset request was detected by an interrupt, not by the periodic check.
 	local log
 	log=$(dmesg)
-	[[ $log == *'needs a reset: '* && $log != *'of which no interrupt told'* ]]
+	[[ $log == *'needs a reset: '* && $log != *'but sent no configuration interrupt'* ]]
 	traffic
 }
 

@@ -114,7 +114,7 @@ impl From<Failure> for Error {
 }
 
 /// A sender of a command that does not wait for the answer.
-pub(crate) trait Background: Send + Sync {
+pub(crate) trait AsyncCommand: Send + Sync {
     /// The device answered the command in `buffer`. Called in interrupt context. After an invalid
     /// answer, which is [`Failure::NoAnswer`], the device fails at the next check.
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result<(), Failure>);
@@ -127,8 +127,8 @@ pub(crate) enum Sender {
     /// A task that waits for the answer.
     Task(Arc<CommandSlot>),
     /// A caller that does not wait, and the parity of the period in which it sent the command:
-    /// [`Background::answered`] reports the answer.
-    Background(Arc<dyn Background>, usize),
+    /// [`AsyncCommand::answered`] reports the answer.
+    Async(Arc<dyn AsyncCommand>, usize),
 }
 
 /// A buffer for a command and its answer.
@@ -165,10 +165,10 @@ pub(crate) struct ControlQueue {
     #[pin]
     idle_changed: CondVar,
     /// A configuration interrupt has arrived.
-    is_told: AtomicFlag,
-    /// A background command got an invalid answer.
+    config_changed: AtomicFlag,
+    /// An asynchronous command got an invalid answer.
     has_lied: AtomicFlag,
-    /// Number of background commands in flight that were sent in periods of even and of odd number.
+    /// Number of asynchronous commands in flight that were sent in periods of even and of odd number.
     /// A period takes [`PATIENCE_MS`] or a little longer.
     in_flight: [Atomic<usize>; 2],
     /// Parity of the present period.
@@ -211,7 +211,7 @@ impl ControlQueue {
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
-                is_told: AtomicFlag::new(false),
+                config_changed: AtomicFlag::new(false),
                 has_lied: AtomicFlag::new(false),
                 in_flight: [const { Atomic::new(0) }; 2],
                 parity: Atomic::new(0),
@@ -286,14 +286,14 @@ impl ControlQueue {
         &self,
         request: &R,
         mut buffer: CommandBuffer,
-        sender: Arc<dyn Background>,
+        sender: Arc<dyn AsyncCommand>,
     ) -> Result<(), CommandBuffer> {
         if !self.is_working() || encode(&mut buffer, request).is_err() {
             return Err(buffer);
         }
         let parity = self.parity.load(Relaxed);
         self.in_flight[parity & 1].fetch_add(1, Relaxed);
-        buffer.context = Sender::Background(sender, parity);
+        buffer.context = Sender::Async(sender, parity);
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
             self.in_flight[parity & 1].fetch_sub(1, Relaxed);
             // Removes `sender`: a sender that keeps the returned buffer would hold a reference to
@@ -327,8 +327,8 @@ impl ControlQueue {
     }
 
     /// Records that a configuration interrupt arrived.
-    pub(crate) fn told(&self) {
-        self.is_told.store(true, Relaxed);
+    pub(crate) fn note_config_change(&self) {
+        self.config_changed.store(true, Relaxed);
     }
 
     /// Checks the device periodically. Returns whether the checks have to go on.
@@ -339,7 +339,7 @@ impl ControlQueue {
         self.check_alive() || self.lifecycle.check_failing()
     }
 
-    /// Whether the answer to a background command is overdue. Begins the next period if the present
+    /// Whether the answer to an asynchronous command is overdue. Begins the next period if the present
     /// one is over.
     fn is_overdue(&self) -> bool {
         let mut began = self.period_began.lock();
@@ -368,8 +368,8 @@ impl ControlQueue {
             // Commands have a time limit.
             Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
-            Health::NeedsReset if self.is_told.load(Relaxed) => "needs a reset",
-            Health::NeedsReset => "needs a reset, of which no interrupt told",
+            Health::NeedsReset if self.config_changed.load(Relaxed) => "needs a reset",
+            Health::NeedsReset => "needs a reset, but sent no configuration interrupt",
             Health::Gone => "is gone",
         };
         self.fail_with(why, health);
@@ -487,7 +487,7 @@ impl Handler for ControlQueue {
                     *answer = Some((buffer, written));
                     slot.done.complete();
                 }
-                Sender::Background(sender, parity) => {
+                Sender::Async(sender, parity) => {
                     self.in_flight[parity & 1].fetch_sub(1, Relaxed);
                     let result = match Answer::<Empty>::decode(buffer.writable(), written) {
                         Answer::Success(_) => Ok(()),

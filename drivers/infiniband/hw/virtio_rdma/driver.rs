@@ -140,7 +140,7 @@ impl virtio::Driver for Driver {
     /// Hastens the check whether the device needs a reset. No other reason for the interrupt
     /// exists: no field of the configuration ever changes.
     fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
-        this.device.ctrl().told();
+        this.device.ctrl().note_config_change();
         this.health_check.hasten();
     }
 }

@@ -27,7 +27,7 @@ use crate::{
         ring::ArmKind,
     },
     ctrl::{
-        Background,
+        AsyncCommand,
         CommandBuffer,
         ControlQueue,
         Failure, //
@@ -145,7 +145,7 @@ impl CqVirtqueue {
     }
 }
 
-impl Background for CqVirtqueue {
+impl AsyncCommand for CqVirtqueue {
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result<(), Failure>) {
         let mut arming = self.arming.lock();
         arming.buffer = Some(buffer);

@@ -15,7 +15,7 @@
 use crate::{
     abi::ctrl::ControlCommand,
     ctrl::{
-        Background,
+        AsyncCommand,
         CommandBuffer,
         ControlQueue,
         Failure, //
@@ -100,7 +100,7 @@ impl Addition {
     }
 }
 
-impl Background for Addition {
+impl AsyncCommand for Addition {
     /// Logs a refusal that no task waits for.
     fn answered(self: ArcBorrow<'_, Self>, _buffer: CommandBuffer, result: Result<(), Failure>) {
         let former = replace(&mut *self.state.lock(), State::Answered(result));
