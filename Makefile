@@ -149,7 +149,7 @@ static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet
 portable := $(static) --profile portable
 
 tools: setup
-	$(enter) cargo build $(quiet) --profile $(PROFILE) -p testbed -p verbs-test --bins \
+	$(enter) cargo build $(quiet) --profile $(PROFILE) -p launcher -p verbs-test --bins \
 		--examples
 	$(portable) -p guest
 	@install -t $(bin) $(build)/target/x86_64-unknown-linux-gnu/portable/virtio-rdma-guest
@@ -158,7 +158,7 @@ tools: setup
 # daemon is linked statically: started by the bundle's loader, it could not execute itself again.
 bundle-dir: module provider tools
 	$(static) --release -p virtio-rdmad
-	$(portable) -p testbed --bin virtio-rdma
+	$(portable) -p launcher --bin virtio-rdma
 	@tools/launcher/bundle $(build)/bundle
 
 archive = $(build)/virtio-rdma-$(shell tools/launcher/packages/version)-x86_64.tar.xz

@@ -19,9 +19,9 @@ use guest::PROGRAM;
 use crate::accel::Accel;
 use crate::install::{Install, SharedDirectory};
 use crate::kernel_log::complaints;
-use crate::places::Places;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Event, GuestCommand, Router};
+use crate::run_dirs::RunDirs;
 use crate::untrusted::{create, end, printable};
 use crate::vm::{Shape, Vm};
 
@@ -163,7 +163,7 @@ impl std::error::Error for EarlyPanic {}
 /// The running guests.
 pub struct Bed {
     /// The directories of the run.
-    pub places: Places,
+    pub dirs: RunDirs,
     /// The properties of the guests.
     pub shape: Shape,
     /// The time until all guests were up.
@@ -196,20 +196,20 @@ impl Bed {
 
     fn boot(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
         let began = Instant::now();
-        let places = Places::new(&ground.install, ground.logs.as_deref())?;
+        let dirs = RunDirs::new(&ground.install, ground.logs.as_deref())?;
         let shape = shape(options, &ground);
         let (daemons, wirings) = if options.device.no_device {
-            (Daemons::default(), wire_directly(&places, shape.vms)?)
+            (Daemons::default(), wire_directly(&dirs, shape.vms)?)
         } else {
             let vms = (shape.vms, options.mem);
-            Daemons::start(&places, &ground.install, vms, &options.device)?
+            Daemons::start(&dirs, &ground.install, vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
         // A weak reference: the daemons must end with the bed, but threads that serve a guest may
         // outlive the bed.
         let host = Arc::downgrade(&daemons);
         let mut bed = Self {
-            places,
+            dirs,
             shape,
             boot_time: Duration::ZERO,
             ground,
@@ -223,7 +223,7 @@ impl Bed {
         };
         let mut links = Vec::new();
         for (number, wiring) in (1..).zip(&wirings) {
-            let (vm, link) = Vm::start(&bed.places, &bed.shape, number, wiring)?;
+            let (vm, link) = Vm::start(&bed.dirs, &bed.shape, number, wiring)?;
             bed.vms.push(vm);
             links.push(bed.router.attach(number, link)?);
         }
@@ -377,7 +377,7 @@ impl Bed {
 
     /// The last lines of each non-empty log of the run.
     pub fn log_tails(&self) -> String {
-        let mut files: Vec<_> = fs::read_dir(&self.places.logs)
+        let mut files: Vec<_> = fs::read_dir(&self.dirs.logs)
             .into_iter()
             .flatten()
             .flatten()
@@ -403,7 +403,7 @@ impl Bed {
             .map(|vm| (vm.number, self.ask(vm.number, "dmesg")))
             .collect();
         for (number, command) in running {
-            let file = self.places.logs.join(format!("vm{number}.dmesg"));
+            let file = self.dirs.logs.join(format!("vm{number}.dmesg"));
             if let Ok((Some(0), messages)) = self.collect(&command) {
                 let _ = create(&file).and_then(|mut file| file.write_all(&messages));
             }

@@ -5,30 +5,30 @@
 
 mod accel;
 mod bed;
-mod checkout;
 mod child;
+mod daemon_links;
 mod demo;
 mod disk;
+mod host_check;
 mod initramfs;
 mod install;
-mod joint;
 mod junit;
 mod kernel_log;
 mod ktap;
-mod machine;
-mod places;
-mod product;
+mod path_in_root;
 mod rdmad;
-mod reaped;
+mod reaper;
 mod root;
-mod rooted;
 mod router;
 mod run;
+mod run_dirs;
 mod selftest;
 mod shares;
 mod terminal;
+mod testbed_cli;
 mod tsc;
 mod untrusted;
+mod virtio_rdma_cli;
 mod vm;
 
 use std::env;
@@ -42,12 +42,12 @@ const FAILED: u8 = 125;
 
 /// The program `testbed`.
 pub fn testbed() -> ExitCode {
-    start("testbed", checkout::main)
+    start("testbed", testbed_cli::main)
 }
 
 /// The program `virtio-rdma`.
 pub fn virtio_rdma() -> ExitCode {
-    start("virtio-rdma", product::main)
+    start("virtio-rdma", virtio_rdma_cli::main)
 }
 
 /// Dispatches on the first word: the internal subcommands [`child::CHILD`] and [`child::CLEANER`],
@@ -58,7 +58,7 @@ fn start(name: &str, main: fn() -> Result<u8>) -> ExitCode {
         Some((word, rest)) if word == child::CHILD => child::become_program(rest),
         Some((word, rest)) if word == child::CLEANER => child::clean(rest),
         _ => {
-            machine::raise_files();
+            host_check::raise_files();
             main()
         }
     };

@@ -14,10 +14,10 @@ use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
 use rustix::process::{kill_process, Pid, Signal};
 
+use crate::daemon_links::{DaemonLinks, Uplinks};
 use crate::install::{Install, Program};
-use crate::joint::{Joint, Uplinks};
-use crate::places::Places;
-use crate::reaped::{Log, Reaped};
+use crate::reaper::{Log, ReapedChild};
+use crate::run_dirs::RunDirs;
 use crate::vm::{Nic, Rdma, Wiring};
 
 /// Time limit until a daemon's sockets listen.
@@ -107,8 +107,8 @@ fn name(vm: usize, port: u8) -> String {
 }
 
 /// A network interface of the daemon, and the socket of its port's RDMA device.
-fn interface(places: &Places, vm: usize, port: u8) -> (Nic, PathBuf) {
-    let socket = |kind| places.run().join(format!("{}.{kind}", name(vm, port)));
+fn interface(dirs: &RunDirs, vm: usize, port: u8) -> (Nic, PathBuf) {
+    let socket = |kind| dirs.run().join(format!("{}.{kind}", name(vm, port)));
     let nic = Nic {
         local: socket("net"),
         remote: socket("switch"),
@@ -118,11 +118,11 @@ fn interface(places: &Places, vm: usize, port: u8) -> (Nic, PathBuf) {
 }
 
 /// Joins at most two guests without a daemon: each sends to the other one.
-pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
+pub fn wire_directly(dirs: &RunDirs, vms: usize) -> Result<Vec<Wiring>> {
     if vms > 2 {
         bail!("without the device's switch, two VMs are the most that can be joined");
     }
-    let socket = |vm| places.run().join(format!("vm{vm}.net"));
+    let socket = |vm| dirs.run().join(format!("vm{vm}.net"));
     Ok((1..=vms)
         .map(|vm| Wiring {
             nic: Nic {
@@ -144,7 +144,7 @@ pub struct Daemons {
     started: usize,
     running: Mutex<Vec<Daemon>>,
     /// The links between the daemons, dropped after the daemons.
-    _joint: Option<Joint>,
+    _links: Option<DaemonLinks>,
 }
 
 impl Daemons {
@@ -152,7 +152,7 @@ impl Daemons {
     /// their sockets listen. Guests with rxe have an uplink instead of a port. Each guest has `mem`
     /// MiB of memory.
     pub fn start(
-        places: &Places,
+        dirs: &RunDirs,
         install: &Install,
         (vms, mem): (usize, u32),
         options: &DeviceOptions,
@@ -169,7 +169,7 @@ impl Daemons {
         let wirings: Vec<_> = (1..=vms)
             .map(|vm| {
                 let has_device = vm <= devices;
-                let (nic, vfio) = interface(places, vm, 1);
+                let (nic, vfio) = interface(dirs, vm, 1);
                 let beside = has_device && options.rxe_beside;
                 Wiring {
                     nic,
@@ -180,11 +180,11 @@ impl Daemons {
                     },
                     further: (2..=ports)
                         .filter(|_| has_device)
-                        .map(|port| interface(places, vm, port))
+                        .map(|port| interface(dirs, vm, port))
                         .collect(),
                     beside: beside.then(|| Nic {
-                        local: places.run().join(format!("vm{vm}.net2")),
-                        remote: places.run().join(format!("vm{vm}.switch2")),
+                        local: dirs.run().join(format!("vm{vm}.net2")),
+                        remote: dirs.run().join(format!("vm{vm}.switch2")),
                         mac: mac_beside(vm),
                     }),
                 }
@@ -192,9 +192,9 @@ impl Daemons {
             .collect();
 
         let number = options.joined.map_or(1, |_| devices);
-        let joint = options
+        let links = options
             .joined
-            .map(|uplinks| Joint::new(uplinks, places.run(), number))
+            .map(|uplinks| DaemonLinks::new(uplinks, dirs.run(), number))
             .transpose()?;
         if let Some(pcap) = &options.pcap {
             // The daemon does not overwrite the capture of an earlier run.
@@ -207,8 +207,8 @@ impl Daemons {
         }
         let mut running = Vec::new();
         for at in 0..number {
-            let mut command = match &joint {
-                Some(joint) => joint.command(&program)?,
+            let mut command = match &links {
+                Some(links) => links.command(&program)?,
                 None => program.command()?,
             };
             command.args(arguments(options, at));
@@ -225,8 +225,8 @@ impl Daemons {
                     vms.push(vm);
                 }
             }
-            if let Some(joint) = &joint {
-                for uplink in joint.arguments(at, number) {
+            if let Some(links) = &links {
+                for uplink in links.arguments(at, number) {
                     command.arg("--uplink").arg(uplink);
                 }
             }
@@ -234,12 +234,12 @@ impl Daemons {
                 1 => "rdmad.log".to_owned(),
                 _ => format!("rdmad{}.log", at + 1),
             };
-            running.push(Daemon::start(command, places.logs.join(log), vms)?);
+            running.push(Daemon::start(command, dirs.logs.join(log), vms)?);
         }
         let daemons = Self {
             started: running.len(),
             running: Mutex::new(running),
-            _joint: joint,
+            _links: links,
         };
         Ok((daemons, wirings))
     }
@@ -297,7 +297,7 @@ impl Daemons {
 
 /// A running daemon.
 struct Daemon {
-    process: Reaped,
+    process: ReapedChild,
     /// The daemon's output.
     log: Log,
     /// The guests at the daemon's switch.
@@ -315,7 +315,7 @@ impl Daemon {
             .arg("--ready-fd")
             .arg(signal.as_raw_fd().to_string());
         let mut daemon = Self {
-            process: Reaped::spawn(&mut command, &log)?,
+            process: ReapedChild::spawn(&mut command, &log)?,
             log: Log::new(log),
             vms,
             killed: false,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::rooted::resolve;
+use crate::path_in_root::resolve;
 use crate::untrusted::beginning;
 
 /// Directories of libraries, relative to the root.

@@ -96,7 +96,7 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
             announce(name, &bed);
             summary.accel = Some(format!("{:?}", bed.shape.accel).to_lowercase());
             summary.boot_seconds = bed.boot_time.as_secs_f64();
-            summary.logs = logs_stay.then(|| bed.places.logs.clone());
+            summary.logs = logs_stay.then(|| bed.dirs.logs.clone());
             match pass(&bed, job.command.clone(), &signals, recorder.as_mut()) {
                 Ok(status) => summary.status = Some(status),
                 Err(error) => summary.error = Some(format!("{error:#}")),

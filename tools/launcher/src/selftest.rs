@@ -289,7 +289,7 @@ fn run_waiting(
             name: "kernel log".into(),
             outcome: Outcome::Failed(vec![line]),
         }));
-        totals().add_and_show(&run, &cases, began.elapsed(), &bed.places.logs);
+        totals().add_and_show(&run, &cases, began.elapsed(), &bed.dirs.logs);
         if signal.load(Ordering::Relaxed) != 0 {
             totals().failed += 1;
             return;
@@ -311,7 +311,7 @@ fn run_waiting(
 /// Runs one program. Returns its results, and whether it has ended.
 fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, bool) {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
-    let mut log = File::create(bed.places.logs.join(format!("{name}.ktap"))).ok();
+    let mut log = File::create(bed.dirs.logs.join(format!("{name}.ktap"))).ok();
     let path = std::path::absolute(program).unwrap_or_else(|_| program.to_path_buf());
     let command = bed.exec(1, vec![path.display().to_string()], None);
     // The program's input is empty.

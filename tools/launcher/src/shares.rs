@@ -8,10 +8,10 @@ use std::process::Command;
 use anyhow::{anyhow, Result};
 use rustix::process::{getegid, geteuid, getrlimit, Resource};
 
+use crate::host_check::FILES;
 use crate::install::{Install, SharedDirectory};
-use crate::machine::FILES;
-use crate::places::Places;
-use crate::reaped::Reaped;
+use crate::reaper::ReapedChild;
+use crate::run_dirs::RunDirs;
 use crate::untrusted::{end, printable};
 use crate::vm::{chardev, END_TIMEOUT};
 
@@ -42,7 +42,7 @@ exec "$@"
 /// A server, and QEMU's arguments for its device.
 pub struct Server {
     /// The virtiofsd process.
-    pub process: Reaped,
+    pub process: ReapedChild,
     /// QEMU's arguments.
     pub arguments: Vec<String>,
     /// The directory that it serves.
@@ -79,17 +79,17 @@ impl Server {
 
 /// Starts the server of a source for guest `number`.
 pub fn serve(
-    places: &Places,
+    dirs: &RunDirs,
     install: &Install,
     source: &SharedDirectory,
     number: usize,
 ) -> Result<Server> {
     let tag = &source.share.tag;
-    let socket = places.run().join(format!("vm{number}.{tag}"));
-    let log = places.logs.join(format!("vm{number}.{tag}.virtiofsd"));
+    let socket = dirs.run().join(format!("vm{number}.{tag}"));
+    let log = dirs.logs.join(format!("vm{number}.{tag}.virtiofsd"));
     let (mut command, dir, sandbox) = match &install.checkout {
         Some(top) => {
-            let (command, dir) = confined(places, install, top, number)?;
+            let (command, dir) = confined(dirs, install, top, number)?;
             (command, dir, "chroot")
         }
         None => (install.virtiofsd.command()?, source.dir.clone(), "none"),
@@ -117,7 +117,7 @@ pub fn serve(
     let [option, value] = chardev(&id, &socket);
     let device = format!("vhost-user-fs-pci,chardev={id},tag={tag}");
     let mut server = Server {
-        process: Reaped::spawn(&mut command, &log)?,
+        process: ReapedChild::spawn(&mut command, &log)?,
         arguments: vec![option, value, "-device".into(), device],
         dir: source.dir.clone(),
         log,
@@ -132,12 +132,12 @@ pub fn serve(
 /// virtiofsd is to serve. The directory contains only the sysroot, the checkout and the caller's
 /// working directory.
 fn confined(
-    places: &Places,
+    dirs: &RunDirs,
     install: &Install,
     top: &Path,
     number: usize,
 ) -> Result<(Command, PathBuf)> {
-    let shared = places.run().join(format!("vm{number}.root.d"));
+    let shared = dirs.run().join(format!("vm{number}.root.d"));
     let mut command = crate::child::command()?;
     command
         .arg("unshare")

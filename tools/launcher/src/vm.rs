@@ -17,8 +17,8 @@ use crate::accel::Accel;
 use crate::disk::Disk;
 use crate::initramfs;
 use crate::install::{Install, SharedDirectory};
-use crate::places::Places;
-use crate::reaped::{Log, Reaped};
+use crate::reaper::{Log, ReapedChild};
+use crate::run_dirs::RunDirs;
 use crate::shares::{serve, Server};
 use crate::untrusted::{create, end, printable};
 
@@ -124,7 +124,7 @@ pub struct Vm {
     pub console: Log,
     /// The file with the messages of QEMU itself.
     pub messages: PathBuf,
-    qemu: Reaped,
+    qemu: ReapedChild,
     servers: Vec<Server>,
     _disk: Option<Disk>,
 }
@@ -132,15 +132,15 @@ pub struct Vm {
 impl Vm {
     /// Starts a guest. Returns the guest and the link to its agent.
     pub fn start(
-        places: &Places,
+        dirs: &RunDirs,
         shape: &Shape,
         number: usize,
         wiring: &Wiring,
     ) -> Result<(Self, UnixStream)> {
-        let agent_socket = places.run().join(format!("vm{number}.agent"));
-        let initramfs = places.run().join(format!("vm{number}.initramfs"));
-        let console = places.logs.join(format!("vm{number}.console"));
-        let messages = places.logs.join(format!("vm{number}.qemu"));
+        let agent_socket = dirs.run().join(format!("vm{number}.agent"));
+        let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
+        let console = dirs.logs.join(format!("vm{number}.console"));
+        let messages = dirs.logs.join(format!("vm{number}.qemu"));
 
         let overlay = shape.overlay.as_deref();
         let disk = overlay.map(|dir| Disk::open(&shape.install.mke2fs, dir, number));
@@ -151,7 +151,7 @@ impl Vm {
         let mut servers = Vec::new();
         let mut command = qemu(shape, number, wiring)?;
         for source in &shape.sources {
-            let server = serve(places, &shape.install, source, number)?;
+            let server = serve(dirs, &shape.install, source, number)?;
             command.args(&server.arguments);
             servers.push(server);
         }
@@ -169,7 +169,7 @@ impl Vm {
             .args(["-serial", "chardev:console"])
             .arg("-append")
             .arg(command_line(shape));
-        let mut qemu = Reaped::spawn(&mut command, &messages)?;
+        let mut qemu = ReapedChild::spawn(&mut command, &messages)?;
 
         let link = await_connection(&listener, &mut qemu).with_context(|| {
             // QEMU can't tell why a server is gone.
@@ -320,7 +320,7 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
         .with_context(|| format!("can't write {}", file.display()))
 }
 
-fn await_connection(listener: &UnixListener, client: &mut Reaped) -> Result<UnixStream> {
+fn await_connection(listener: &UnixListener, client: &mut ReapedChild) -> Result<UnixStream> {
     listener.set_nonblocking(true)?;
     client.until(END_TIMEOUT, || match listener.accept() {
         Ok((link, _)) => {

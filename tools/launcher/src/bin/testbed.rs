@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    testbed::testbed()
+    launcher::testbed()
 }

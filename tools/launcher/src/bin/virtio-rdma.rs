@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    testbed::virtio_rdma()
+    launcher::virtio_rdma()
 }

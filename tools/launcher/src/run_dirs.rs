@@ -19,13 +19,13 @@ const KEPT_LOGS: usize = 20;
 const LONGEST_DIR: usize = 107 - "/vm64p8.switch".len();
 
 /// The directories of a run. The directory of sockets is removed on drop.
-pub struct Places {
+pub struct RunDirs {
     /// The directory of the processes' logs.
     pub logs: PathBuf,
     run: Kept,
 }
 
-impl Places {
+impl RunDirs {
     /// Makes the run's directories. `logs` is the directory for logs. Without it, a checkout keeps
     /// the logs of the last runs, and a bundle removes the logs at the end.
     pub fn new(install: &Install, logs: Option<&Path>) -> Result<Self> {

@@ -15,8 +15,8 @@ use guest::TOOLS;
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
 use crate::demo::demo;
+use crate::host_check;
 use crate::install::{Install, SharedDirectory};
-use crate::machine;
 use crate::rdmad::{DataPath, DeviceOptions};
 use crate::root::Root;
 use crate::run::{self, Job};
@@ -276,7 +276,7 @@ pub fn main() -> Result<u8> {
         Action::Check { machines } => {
             let lacks = machines.root_lacks(&Install::bundle()?)?;
             let needed = u64::from(machines.vms) * u64::from(machines.mem);
-            Ok(machine::check(needed, &machines.root, lacks))
+            Ok(host_check::check(needed, &machines.root, lacks))
         }
     }
 }

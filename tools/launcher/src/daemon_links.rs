@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use crate::child;
 use crate::install::Program;
-use crate::reaped::Reaped;
+use crate::reaper::ReapedChild;
 
 /// The first UDP port of the daemons.
 const FIRST_PORT: usize = 4900;
@@ -33,14 +33,14 @@ pub enum Uplinks {
 }
 
 /// The links between daemons. The daemons are numbered from 0. The links are removed on drop.
-pub struct Joint {
+pub struct DaemonLinks {
     uplinks: Uplinks,
     /// The directory of sockets.
     run: PathBuf,
     namespace: Option<Namespace>,
 }
 
-impl Joint {
+impl DaemonLinks {
     /// Creates the namespace and the interfaces for the links of `daemons` daemons.
     pub fn new(uplinks: Uplinks, run: &Path, daemons: usize) -> Result<Self> {
         let namespace = match uplinks {
@@ -123,7 +123,7 @@ fn bridge(daemons: usize) -> Vec<String> {
 }
 
 /// A network namespace, which exists as long as its process.
-struct Namespace(Reaped);
+struct Namespace(ReapedChild);
 
 impl Namespace {
     fn new(setup: &[String]) -> Result<Self> {
@@ -131,7 +131,7 @@ impl Namespace {
             .args(["unshare", "--net", "sleep", "infinity"])
             .spawn()
             .context("can't start unshare")?;
-        let mut namespace = Self(Reaped(holder));
+        let mut namespace = Self(ReapedChild(holder));
         namespace
             .await_own()
             .context("can't make a network namespace")?;
@@ -174,8 +174,8 @@ impl Namespace {
 mod tests {
     use super::*;
 
-    fn joint(uplinks: Uplinks) -> Joint {
-        Joint {
+    fn links(uplinks: Uplinks) -> DaemonLinks {
+        DaemonLinks {
             uplinks,
             run: "/r".into(),
             namespace: None,
@@ -184,26 +184,26 @@ mod tests {
 
     #[test]
     fn each_end_sends_to_the_other() {
-        let unix = joint(Uplinks::Unix);
+        let unix = links(Uplinks::Unix);
         assert_eq!(unix.arguments(0, 3), ["unix:/r/0.left:/r/0.right"]);
         assert_eq!(
             unix.arguments(1, 3),
             ["unix:/r/0.right:/r/0.left", "unix:/r/1.left:/r/1.right"]
         );
         assert_eq!(unix.arguments(2, 3), ["unix:/r/1.right:/r/1.left"]);
-        let udp = joint(Uplinks::Udp);
+        let udp = links(Uplinks::Udp);
         assert_eq!(udp.arguments(0, 2), ["udp:127.0.0.1:4900:127.0.0.1:4901"]);
         assert_eq!(udp.arguments(1, 2), ["udp:127.0.0.1:4901:127.0.0.1:4900"]);
     }
 
     #[test]
     fn one_alone_is_joined_to_nothing() {
-        assert!(joint(Uplinks::Unix).arguments(0, 1).is_empty());
+        assert!(links(Uplinks::Unix).arguments(0, 1).is_empty());
     }
 
     #[test]
     fn taps_are_on_one_bridge() {
-        assert_eq!(joint(Uplinks::Tap).arguments(1, 2), ["tap:rdma1"]);
+        assert_eq!(links(Uplinks::Tap).arguments(1, 2), ["tap:rdma1"]);
         assert!(bridge(2).contains(&"link set rdma1 up master br0".into()));
     }
 }

@@ -21,9 +21,9 @@ const POLL: Duration = Duration::from_millis(20);
 const MAX_NEW: u64 = 16 << 20;
 
 /// A child process that is killed and reaped on drop.
-pub struct Reaped(pub Child);
+pub struct ReapedChild(pub Child);
 
-impl Reaped {
+impl ReapedChild {
     /// Starts a command with its output in the file `log`. The terminal's Ctrl-C does not reach the
     /// process, so that this program can end the process in an orderly way.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
@@ -78,7 +78,7 @@ impl Reaped {
     }
 }
 
-impl Drop for Reaped {
+impl Drop for ReapedChild {
     fn drop(&mut self) {
         // The child may have ended already.
         let _ = self.0.kill();
@@ -167,7 +167,8 @@ mod tests {
     fn what_ends_is_not_ready() {
         let file = std::env::temp_dir().join(format!("child.{}", std::process::id()));
         let limit = Duration::from_secs(60);
-        let sh = |script| Reaped::spawn(Command::new("sh").args(["-c", script]), &file).unwrap();
+        let sh =
+            |script| ReapedChild::spawn(Command::new("sh").args(["-c", script]), &file).unwrap();
         let error = sh("exit 3").until(limit, || Ok(None::<()>)).unwrap_err();
         assert!(error.to_string().contains("status: 3"), "{error}");
         assert_eq!(sh("sleep 600").until(limit, || Ok(Some(7))).unwrap(), 7);
