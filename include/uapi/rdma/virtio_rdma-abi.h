@@ -25,7 +25,7 @@ struct virtio_rdma_versions {
 	__u32 newest;
 };
 
-/* Bytes of a peer's name, including at least one terminating zero. */
+/* Bytes of an exporter's name, including at least one terminating zero. */
 #define VIRTIO_RDMA_PEER_NAME_SIZE 64
 
 /*
@@ -45,15 +45,15 @@ struct virtio_rdma_versions {
 /*
  * Properties of a new context (__le32).
  */
-/* The context is attached to a peer. */
+/* The context is attached to an exporter. */
 #define VIRTIO_RDMA_CONTEXT_ATTRIBUTES_PEER (1U << 0)
 
 /**
  * struct virtio_rdma_alloc_context_req - request of ALLOC_CONTEXT. May be absent, which means
  *	all zero
  * @attributes: the fields below that are valid; other fields are zero
- * @peer_id: id of the context, which is passed to the peer
- * @peer_name: the peer's name, followed by at least one zero byte
+ * @peer_id: id of the context, which is passed to the exporter
+ * @peer_name: the exporter's name, followed by at least one zero byte
  * @versions: versions that the provider supports
  */
 struct virtio_rdma_alloc_context_req {

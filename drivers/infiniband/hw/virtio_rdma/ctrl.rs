@@ -167,9 +167,9 @@ pub(crate) struct ControlQueue {
     /// A configuration interrupt has arrived.
     config_changed: AtomicFlag,
     /// An asynchronous command got an invalid answer.
-    has_lied: AtomicFlag,
-    /// Number of asynchronous commands in flight that were sent in periods of even and of odd number.
-    /// A period takes [`PATIENCE_MS`] or a little longer.
+    answer_invalid: AtomicFlag,
+    /// Number of asynchronous commands in flight that were sent in periods of even and of odd
+    /// number. A period takes [`PATIENCE_MS`] or a little longer.
     in_flight: [Atomic<usize>; 2],
     /// Parity of the present period.
     parity: Atomic<usize>,
@@ -212,7 +212,7 @@ impl ControlQueue {
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
                 config_changed: AtomicFlag::new(false),
-                has_lied: AtomicFlag::new(false),
+                answer_invalid: AtomicFlag::new(false),
                 in_flight: [const { Atomic::new(0) }; 2],
                 parity: Atomic::new(0),
                 period_began <- new_mutex!(Instant::now(), "virtio_rdma::ctrl::period_began"),
@@ -339,8 +339,8 @@ impl ControlQueue {
         self.check_alive() || self.lifecycle.check_failing()
     }
 
-    /// Whether the answer to an asynchronous command is overdue. Begins the next period if the present
-    /// one is over.
+    /// Whether the answer to an asynchronous command is overdue. Begins the next period if the
+    /// present one is over.
     fn is_overdue(&self) -> bool {
         let mut began = self.period_began.lock();
         if began.elapsed() < Delta::from_millis(PATIENCE_MS.into()) {
@@ -364,7 +364,7 @@ impl ControlQueue {
         let health = self.queue.poll_health();
         self.lifecycle.tell_silence(health == Health::Silent);
         let why = match health {
-            Health::Good | Health::Silent if self.has_lied.load(Relaxed) => INVALID_ANSWER,
+            Health::Good | Health::Silent if self.answer_invalid.load(Relaxed) => INVALID_ANSWER,
             // Commands have a time limit.
             Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
@@ -494,7 +494,7 @@ impl Handler for ControlQueue {
                         Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
                         Answer::Invalid => {
                             // Failing the device may sleep, so the next check does it.
-                            self.has_lied.store(true, Relaxed);
+                            self.answer_invalid.store(true, Relaxed);
                             Err(Failure::NoAnswer)
                         }
                     };

@@ -178,7 +178,7 @@ fn udp() -> [Uplink; 2] {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         socket.local_addr().expect("an address")
     });
-    [(one, two), (two, one)].map(|(bind, peer)| Uplink::Udp { bind, peer })
+    [(one, two), (two, one)].map(|(bind, remote)| Uplink::Udp { bind, remote })
 }
 
 /// Both ends of an uplink over Unix sockets in this directory.

@@ -21,7 +21,7 @@ pub struct Paragraph {
     /// Whether the paragraph is the first one of a comment.
     pub begins: bool,
     /// Whether the paragraph can be wrapped: its lines have no code.
-    pub is_alone: bool,
+    pub alone: bool,
 }
 
 /// A line of a comment or document.
@@ -29,10 +29,10 @@ struct Line<'a> {
     number: usize,
     prefix: String,
     text: &'a str,
-    /// `begins`: whether a comment may begin in this line. `is_alone`: whether the line has no
+    /// `begins`: whether a comment may begin in this line. `alone`: whether the line has no
     /// code.
     begins: bool,
-    is_alone: bool,
+    alone: bool,
 }
 
 /// Returns the paragraphs of a source, without code blocks, tables, headings and directives.
@@ -81,7 +81,7 @@ pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
         }
         let before = format!("{}{}", line.prefix, &line.text[..indent]);
         match found.last_mut() {
-            Some(last) if open && marker == 0 && last.is_alone && line.is_alone => {
+            Some(last) if open && marker == 0 && last.alone && line.alone => {
                 last.lines += 1;
                 last.rest = before;
                 last.text.push(' ');
@@ -98,7 +98,7 @@ pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
                     rest: continuation(&before, marker),
                     text: text[marker..].to_owned(),
                     begins: first_of_comment,
-                    is_alone: line.is_alone,
+                    alone: line.alone,
                 });
             }
         }
@@ -166,7 +166,7 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
             prefix: String::new(),
             text,
             begins: number == 0,
-            is_alone: true,
+            alone: true,
         };
         return text.lines().enumerate().map(line).collect();
     }
@@ -180,8 +180,8 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
             Class::Code => is_new = true,
             Class::Space => is_new |= token.text.matches('\n').count() > 1,
             Class::Comment => {
-                let is_alone = before.trim().is_empty();
-                is_new |= !is_alone;
+                let alone = before.trim().is_empty();
+                is_new |= !alone;
                 for (at, line) in token.text.lines().enumerate() {
                     let indent = if at == 0 { before } else { "" };
                     let begins = at == 0 && (is_new || token.text.starts_with("/*"));
@@ -196,14 +196,14 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
                         prefix: format!("{indent}{}", &line[..marker]),
                         text: content(source.language, &line[marker..]),
                         begins,
-                        is_alone: is_alone && !is_followed,
+                        alone: alone && !is_followed,
                     });
                 }
                 // Another kind of comment starts a new comment, and so does a comment after code.
                 let kind = token.text[..marker(source.language, token.text, true)].trim();
                 let rest = text[token.start + token.text.len()..].trim_start();
                 let next = rest[..marker(source.language, rest, true)].trim();
-                is_new = !is_alone || kind.starts_with("//") && kind != next;
+                is_new = !alone || kind.starts_with("//") && kind != next;
             }
         }
         number += token.text.matches('\n').count();

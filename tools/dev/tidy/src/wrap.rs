@@ -43,7 +43,7 @@ fn wrapped(source: &SourceFile) -> Option<String> {
         let is_block = lines[range.clone()]
             .iter()
             .any(|line| line.trim_end().ends_with("*/"));
-        if is_long && paragraph.is_alone && !is_block {
+        if is_long && paragraph.alone && !is_block {
             let new = fill(&paragraph, source.language);
             if lines[range.clone()] != new {
                 lines.splice(range, new);

@@ -36,7 +36,7 @@ pub(crate) struct Mapping {
     file: Arc<File>,
     file_id: FileId,
     /// Whether the pages of the file are huge.
-    pub(crate) has_huge_pages: bool,
+    pub(crate) huge: bool,
     loss: Arc<Loss>,
     /// Charge of the region's bytes to the VM's memory limit.
     charge: Arc<Charge>,
@@ -117,8 +117,8 @@ impl Mapping {
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
             );
         let whole = pace.map(|| builder.build())?;
-        let has_huge_pages = page > PAGE_SIZE;
-        if !has_huge_pages {
+        let huge = page > PAGE_SIZE;
+        if !huge {
             advice::use_huge_pages(&whole);
         }
         // The length of the whole mapping fits `usize`, so the casts do not truncate.
@@ -130,7 +130,7 @@ impl Mapping {
             offset,
             file,
             file_id,
-            has_huge_pages,
+            huge,
             loss,
             charge,
         })

@@ -259,10 +259,7 @@ impl DmaSpace {
     /// for other files; these are not counted.
     pub fn in_huge_pages(&self) -> u64 {
         let snapshot = self.current.load();
-        let huge = snapshot
-            .regions
-            .iter()
-            .filter(|region| region.has_huge_pages);
+        let huge = snapshot.regions.iter().filter(|region| region.huge);
         huge.map(|region| region.size() as u64).sum()
     }
 

@@ -284,7 +284,7 @@ fn patience(is_active: bool) -> Duration {
         retry_cnt: 1,
         ..Settings::default()
     });
-    sim.ends[0].world.is_peer_active = is_active;
+    sim.ends[0].world.peer_active = is_active;
     sim.ends[0].post(0, write(at(0)), local());
     sim.start = sim.now;
     loop {

@@ -144,7 +144,7 @@ fn all_of_a_write_is_checked_before_its_first_packet_is_written() {
 #[test]
 fn a_write_has_a_longest_length() {
     let mut line = Line::new(4096);
-    line.far.is_endless = true;
+    line.far.endless = true;
     assert!(!line.feed(write(First, MAX_MESSAGE + 1), PSN, &FULL));
     assert!(line.feed(write(First, MAX_MESSAGE), PSN + 1, &FULL));
     let remote = at(0);

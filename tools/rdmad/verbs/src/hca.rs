@@ -640,7 +640,7 @@ impl Hca {
         packets: u32,
     ) -> result::Result<(), Lane> {
         // Taken even if no other QP waits: the QP may book before others only once.
-        let is_next = qp.is_next.swap(false, Ordering::AcqRel);
+        let is_next = qp.preferred.swap(false, Ordering::AcqRel);
         let may_book = is_next || !self.blocked.has(self.responses);
         // A retransmission does not wait: it would no longer count as outstanding meanwhile.
         let booked = load.covers(packets) || may_book && self.load.book(load, packets);

@@ -57,7 +57,7 @@ pub(crate) struct EngineQueues {
     incoming: CachePadded<FrameQueue>,
     joined: Joined,
     /// Whether all frames from and to the engine must pass through the switch's thread.
-    is_watched: AtomicBool,
+    watched: AtomicBool,
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
     calls: Arc<Calls>,
@@ -115,7 +115,7 @@ impl EngineQueues {
             outgoing: CachePadded::default(),
             incoming: CachePadded::default(),
             joined: Joined::new(groups, index),
-            is_watched: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
             calls,
             index,
@@ -132,11 +132,11 @@ impl EngineQueues {
 
     /// Sets whether all frames from and to the engine must pass through the switch's thread.
     pub(crate) fn set_watched(&self, watched: bool) {
-        self.is_watched.store(watched, Ordering::Relaxed);
+        self.watched.store(watched, Ordering::Relaxed);
     }
 
     pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::Relaxed)
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// Number of frames that wait for the engine.

@@ -3,11 +3,11 @@
 //! An uplink over a Unix datagram socket.
 //!
 //! Each datagram is a frame, until both ends have agreed to use [batches](crate::batch). After an
-//! end has connected to the remote end, it sends a greeting with a random token. It repeats the greeting
-//! when a greeting of the remote end does not name the token. A remote end that has
+//! end has connected to the remote end, it sends a greeting with a random token. It repeats the
+//! greeting when a greeting of the remote end does not name the token. A remote end that has
 //! received the token may send batches, in which frames may lack their ICRC. A batch with another
-//! token is refused, and answered with a greeting. The agreement ends when the remote end is found gone,
-//! or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
+//! token is refused, and answered with a greeting. The agreement ends when the remote end is found
+//! gone, or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
 //! restarted remote end greets the peer again.
 
 use std::collections::VecDeque;
@@ -26,8 +26,8 @@ use crate::batch::{self, Datagram};
 use crate::link::Received;
 use crate::unix_remote::{is_gone, UnixRemote};
 
-/// Number of [reconnections](UnixUplink::reconnect) without a greeting or batch of the remote end after
-/// which the agreement ends.
+/// Number of [reconnections](UnixUplink::reconnect) without a greeting or batch of the remote end
+/// after which the agreement ends.
 const SILENCE: u32 = 3;
 
 /// The socket, and the state of the agreement with the remote end.
@@ -41,9 +41,9 @@ pub(crate) struct UnixUplink {
     /// Token of the remote end, if a greeting was received.
     heard: Option<u64>,
     /// Whether the remote end was greeted.
-    has_greeted: bool,
+    greeted: bool,
     /// Whether a greeting to the remote end is pending.
-    greets: bool,
+    greeting_due: bool,
     /// Number of reconnections since the last greeting or batch of the remote end.
     silent: u32,
     head: Box<[u8; batch::HEAD]>,
@@ -61,8 +61,8 @@ impl UnixUplink {
             connection: 0,
             token: fastrand::u64(1..),
             heard: None,
-            has_greeted: false,
-            greets: false,
+            greeted: false,
+            greeting_due: false,
             silent: 0,
             head: Box::new([0; batch::HEAD]),
             arrived: VecDeque::with_capacity(batch::FRAMES),
@@ -79,13 +79,13 @@ impl UnixUplink {
 
     fn remote_token(&self) -> Option<u64> {
         let is_same = self.remote.connection() == Some(self.connection);
-        self.heard.filter(|_| is_same && self.has_greeted)
+        self.heard.filter(|_| is_same && self.greeted)
     }
 
     /// Connects to the present socket at the remote end's path, and greets the peer again.
     pub(crate) fn reconnect(&mut self) {
         // The old remote end is greeted first, to check whether it is still alive.
-        self.greets |= self.heard.is_some();
+        self.greeting_due |= self.heard.is_some();
         self.greet();
         self.silent += 1;
         if self.silent > SILENCE {
@@ -101,15 +101,15 @@ impl UnixUplink {
         if let Some(connection) = connection.filter(|at| *at != self.connection) {
             self.connection = connection;
             self.heard = None;
-            self.has_greeted = false;
-            self.greets = true;
+            self.greeted = false;
+            self.greeting_due = true;
         }
-        if self.greets && connection.is_some() {
+        if self.greeting_due && connection.is_some() {
             let greeting = batch::greeting(self.token, self.heard.unwrap_or(0));
             // If the socket is full, the next reconnection sends the greeting.
             let sent = self.remote.send_connected(&[IoSlice::new(&greeting)]);
-            self.greets = sent.is_err();
-            self.has_greeted |= sent.is_ok();
+            self.greeting_due = sent.is_err();
+            self.greeted |= sent.is_ok();
         }
     }
 
@@ -117,7 +117,7 @@ impl UnixUplink {
     fn handle_greeting(&mut self, token: u64, heard: u64) {
         self.heard = (token != 0).then_some(token);
         self.silent = 0;
-        self.greets |= heard != self.token;
+        self.greeting_due |= heard != self.token;
         self.greet();
     }
 
@@ -128,8 +128,8 @@ impl UnixUplink {
         sent
     }
 
-    /// Sends the first of `frames`, and following ones if the remote end accepts batches. `frames` must
-    /// not be empty. Returns the number of frames sent.
+    /// Sends the first of `frames`, and following ones if the remote end accepts batches. `frames`
+    /// must not be empty. Returns the number of frames sent.
     pub(crate) fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
         if let Some(token) = self.remote_token() {
             match self.send_batch(token, frames) {
@@ -204,8 +204,8 @@ impl UnixUplink {
         }
     }
 
-    /// Discards the next datagram, which any process may have sent. The remote end may have started, so
-    /// this searches for it.
+    /// Discards the next datagram, which any process may have sent. The remote end may have
+    /// started, so this searches for it.
     fn receive_unconnected(&mut self, into: &mut [u8]) -> Result<Received, Errno> {
         let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
         let datagram = Datagram::of(&into[..total.min(batch::HEAD)], total);
@@ -225,7 +225,7 @@ impl UnixUplink {
 
     /// Refuses a datagram with a wrong token or of an unknown kind, and greets the sender.
     fn refuse(&mut self) -> Received {
-        self.greets = true;
+        self.greeting_due = true;
         self.greet();
         Received::Refused
     }

@@ -98,7 +98,7 @@ struct State {
     /// `published` before the current batch.
     old: u8,
     free_from: u8,
-    may_reset: bool,
+    resettable: bool,
     // The device's state.
     device: DeviceAt,
     next: u8,
@@ -124,7 +124,7 @@ impl State {
             published: START,
             old: START,
             free_from: START,
-            may_reset: setting.resets,
+            resettable: setting.resets,
             device: DeviceAt::Asleep,
             next: START,
             seen: START,
@@ -178,8 +178,8 @@ impl State {
                 }
                 next = self.clone();
                 if self.command == CommandState::None && self.head == self.published {
-                    if self.may_reset {
-                        next.may_reset = false;
+                    if self.resettable {
+                        next.resettable = false;
                         next.command = CommandState::Reset;
                         steps.push(("owner resets", next.clone()));
                     }

@@ -90,7 +90,7 @@ struct State {
     // The device's state. Unwrapped positions continue in the new ring, whose position 0 is the
     // unwrapped position `end`.
     looks: bool,
-    has_moved: bool,
+    moved: bool,
     pushed: u8,
     end: u8,
     solicited: u8,
@@ -102,7 +102,7 @@ struct State {
     sleeper: SleeperAt,
     rounds: u8,
     sequence: u8,
-    is_armed: bool,
+    armed: bool,
     /// A doorbell was rung since the last event.
     rang: bool,
     asked: u8,
@@ -124,7 +124,7 @@ impl State {
             doorbell: false,
             event: false,
             looks: false,
-            has_moved: false,
+            moved: false,
             pushed: START,
             end: 0,
             solicited: 0,
@@ -135,7 +135,7 @@ impl State {
             sleeper: SleeperAt::Start,
             rounds: setting.rounds,
             sequence: 1,
-            is_armed: false,
+            armed: false,
             rang: false,
             asked: START,
             next: START,
@@ -155,7 +155,7 @@ impl State {
 
     fn device_steps(&self, steps: &mut Vec<(&'static str, Self)>) {
         let flaw = self.setting.flaw;
-        let (ring, base) = self.ring(self.has_moved);
+        let (ring, base) = self.ring(self.moved);
         let mut next = self.clone();
         if self.looks {
             if self.memory.is_drained(DEVICE) {
@@ -183,7 +183,7 @@ impl State {
         if self.resize == Resize::Commanded && may_move && self.memory.is_drained(DEVICE) {
             let mut next = self.clone();
             next.resize = Resize::Answered;
-            next.has_moved = true;
+            next.moved = true;
             next.looks = false;
             next.end = self.pushed;
             next.word = (0, 0);
@@ -198,7 +198,7 @@ impl State {
 
     fn look(&mut self) {
         self.looks = false;
-        let (ring, base) = self.ring(self.has_moved);
+        let (ring, base) = self.ring(self.moved);
         let word = self.memory.load(DEVICE, ring + ARM);
         let (sequence, is_overdue_position, asked) = (word >> 4, word & 8 != 0, word & 7);
         let mut overdue = false;
@@ -249,7 +249,7 @@ impl State {
             SleeperAt::Start if self.rounds != 0 && !self.locked => {
                 next.rounds -= 1;
                 next.locked = true;
-                next.is_armed = true;
+                next.armed = true;
                 next.asked = known;
                 next.request = Some(known);
                 let word = (self.sequence << 4) | position(known - base);
@@ -269,7 +269,7 @@ impl State {
             SleeperAt::Asleep if self.event && !self.locked => {
                 next.event = false;
                 next.sequence = self.sequence % 3 + 1;
-                next.is_armed = false;
+                next.armed = false;
                 next.rang = false;
                 next.request = None;
                 next.sleeper = SleeperAt::Start;
@@ -313,7 +313,7 @@ impl State {
                 steps.push(("resizer sends the command", next));
             }
             Resize::Answered if !self.locked => {
-                if self.is_armed && flaw != Flaw::NotArmed {
+                if self.armed && flaw != Flaw::NotArmed {
                     let word = (self.sequence << 4) | (u8::from(self.is_overdue()) << 3);
                     next.memory.store(RESIZER, RING + ARM, word);
                     next.locked = true;

@@ -125,7 +125,7 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
     let [_, _, honest, hostile, _] = paths;
     let udp = Uplink::Udp {
         bind: switch,
-        peer: ours,
+        remote: ours,
     };
     let links = [Uplink::Unix(honest), Uplink::Unix(hostile), udp];
     let uplinks = links.into_iter().zip(ledger.routed);

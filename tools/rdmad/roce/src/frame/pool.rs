@@ -116,12 +116,12 @@ struct Buffers {
     /// The least number of free long buffers since the last [`shed`](FramePool::shed).
     unused_long: usize,
     /// Whether the owner of the pool was told of a surplus and has yet to remove it.
-    is_told: bool,
+    surplus_reported: bool,
     lanes: Box<[LaneUse]>,
     /// Whether somebody who got no frame has to be told when a buffer is returned.
     starved: bool,
     /// Whether the handle was dropped. Then no buffer is kept.
-    is_closed: bool,
+    closed: bool,
 }
 
 /// Why there is no buffer for a frame.
@@ -428,7 +428,8 @@ pub fn release(frames: &mut [Frame]) {
         }
         let closed = buffers.take_closed();
         let starved = mem::take(&mut buffers.starved);
-        let has_surplus = buffers.free[1].len() > KEPT && !mem::replace(&mut buffers.is_told, true);
+        let has_surplus =
+            buffers.free[1].len() > KEPT && !mem::replace(&mut buffers.surplus_reported, true);
         drop(buffers);
         drop(closed);
         if let Some(notify) = pool.notify.get().filter(|_| starved) {
@@ -520,8 +521,8 @@ impl Buffers {
             return (freed, Surplus::Rest);
         }
         self.unused_long = long.len();
-        self.is_told = long.len() > KEPT;
-        let left = match self.is_told {
+        self.surplus_reported = long.len() > KEPT;
+        let left = match self.surplus_reported {
             true => Surplus::Candidates,
             false => Surplus::None,
         };
@@ -532,7 +533,7 @@ impl Buffers {
     /// lock.
     fn take_closed(&mut self) -> Vec<Buffer> {
         let mut all = Vec::new();
-        if self.is_closed {
+        if self.closed {
             self.free.iter_mut().for_each(|free| all.append(free));
             self.allocated -= all.len();
         }
@@ -543,7 +544,7 @@ impl Buffers {
 impl Drop for PoolHandle {
     fn drop(&mut self) {
         let mut buffers = self.0.buffers.lock();
-        buffers.is_closed = true;
+        buffers.closed = true;
         let closed = buffers.take_closed();
         drop(buffers);
         drop(closed);

@@ -63,9 +63,9 @@ pub struct World {
     /// Counted incidents, in order.
     pub incidents: Vec<Incident>,
     /// Whether `check` accepts every range.
-    pub is_endless: bool,
+    pub endless: bool,
     /// Whether packets of other QPs of the peer's port arrive all the time.
-    pub is_peer_active: bool,
+    pub peer_active: bool,
     /// Number of response packets for which the port has room.
     pub responses: u32,
     /// Number of packets that may be sent after a pause.
@@ -96,8 +96,8 @@ impl World {
             flushes: Vec::new(),
             keys: Vec::new(),
             incidents: Vec::new(),
-            is_endless: false,
-            is_peer_active: false,
+            endless: false,
+            peer_active: false,
             responses: u32::MAX,
             share: u64::MAX,
             taken: 0,
@@ -222,7 +222,7 @@ impl RequesterEnv for World {
     }
 
     fn is_active(&self, _: &Mac, _: Instant) -> bool {
-        self.is_peer_active
+        self.peer_active
     }
 
     fn complete_send(&mut self, wr: SendWr<Pieces>, status: WcStatus) {
@@ -262,7 +262,7 @@ impl ResponderEnv for World {
     }
 
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault> {
-        if self.is_endless {
+        if self.endless {
             return Ok(());
         }
         self.range(at, len as usize, access).map(drop)

@@ -19,7 +19,7 @@ use crate::direct::{TransferState, ANSWER, PAUSE};
 use crate::memory::QueueView;
 use crate::runtime::{Flow, FlowKey};
 use crate::status::QpStatus;
-use crate::Device;
+use crate::Hca;
 
 /// The state of a QP. Times are in nanoseconds from the moment at which the state was read; those
 /// that have passed are 0.
@@ -63,7 +63,7 @@ struct RecvDetails {
     state: RecvState,
 }
 
-impl Device {
+impl Hca {
     /// The status of each QP, in the order of their numbers.
     pub fn qp_status(&self) -> Vec<QpStatus> {
         self.qps.iter().filter_map(|qp| qp_status(&qp)).collect()
@@ -118,10 +118,10 @@ impl QpDetails {
 impl Qp {
     /// The state of the QP. If a turn uses a side, this waits for the turn's end, or leaves the
     /// side out.
-    pub(crate) fn details(&self, device: &Device, waits: bool) -> QpDetails {
-        let now = device.runtime().scheduler.clock.now();
+    pub(crate) fn details(&self, hca: &Hca, waits: bool) -> QpDetails {
+        let now = hca.runtime().scheduler.clock.now();
         let epoch = Epoch::new(now);
-        let view = device.space.enter();
+        let view = hca.space.enter();
         let mut stopped = None;
         let send = match waits {
             true => Some(self.send.lock()),
@@ -166,8 +166,8 @@ impl Qp {
             .as_ref()
             .and_then(|send| self.why_not_sent(send, stopped));
         QpDetails {
-            worker: device.runtime().home(FlowKey {
-                port: device.port(),
+            worker: hca.runtime().home(FlowKey {
+                port: hca.port(),
                 flow: Flow::of(self.number),
             }),
             why: not_sent.or_else(|| recv.as_ref().and_then(why_not_received)),

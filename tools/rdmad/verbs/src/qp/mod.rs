@@ -76,9 +76,9 @@ pub(crate) struct Qp {
     timer_expired: AtomicBool,
     /// Whether the device fetched only few WQEs between the last two times that it requested the
     /// QP's doorbell.
-    is_request_response: AtomicBool,
+    request_response: AtomicBool,
     /// Whether the QP has waited for room for responses and may book before QPs that still wait.
-    pub is_next: AtomicBool,
+    pub preferred: AtomicBool,
     /// Whether a worker serves the QP, and whether the QP became ready meanwhile.
     serving: Exclusive,
     /// Properties that other threads may read at any time, without a lock.
@@ -146,8 +146,8 @@ impl Qp {
             state: AtomicU8::new(QpState::Reset.value()),
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
-            is_request_response: AtomicBool::new(true),
-            is_next: AtomicBool::new(false),
+            request_response: AtomicBool::new(true),
+            preferred: AtomicBool::new(false),
             serving: Exclusive::default(),
             summary: Summary::default(),
             counter_set: Binding::default(),
@@ -167,7 +167,7 @@ impl Qp {
 
     /// Lets the QP book responses before QPs that still wait for room.
     pub(crate) fn comes_next(&self) {
-        self.is_next.store(true, Ordering::Release);
+        self.preferred.store(true, Ordering::Release);
     }
 
     /// Whether the QP is connected to one peer (RC or UC).
@@ -201,23 +201,14 @@ impl Qp {
     }
 
     /// Invalidates a key of this device, as requested by a work request of the QP or of its peer.
-    pub(crate) fn invalidate(
-        &self,
-        hca: &Hca,
-        key: u32,
-    ) -> std::result::Result<(), KeyFault> {
+    pub(crate) fn invalidate(&self, hca: &Hca, key: u32) -> std::result::Result<(), KeyFault> {
         hca.mrs.invalidate(key, self.key_user())?;
         self.forget_window(number_of(key));
         Ok(())
     }
 
     /// Executes a BIND_MW: binds a window to a part of the MR that `lkey` names.
-    fn bind(
-        &self,
-        hca: &Hca,
-        lkey: u32,
-        wanted: &MwBind,
-    ) -> std::result::Result<(), KeyFault> {
+    fn bind(&self, hca: &Hca, lkey: u32, wanted: &MwBind) -> std::result::Result<(), KeyFault> {
         if let Some(number) = hca.mrs.bind(self.key_user(), lkey, wanted)? {
             self.windows.lock().insert(number);
         }
@@ -249,7 +240,7 @@ impl Qp {
     /// Whether the driver lately posted single work requests to the QP rather than a stream of
     /// them.
     pub(crate) fn is_request_response(&self) -> bool {
-        self.is_request_response.load(Ordering::Relaxed)
+        self.request_response.load(Ordering::Relaxed)
     }
 
     /// Requests the transition to ERR because a CQ or SRQ of the QP failed. The QP's next turn
@@ -312,8 +303,7 @@ impl Qp {
     /// Raises an asynchronous event. The caller holds the lock of a side, and has checked under
     /// this lock that the QP is not destroyed.
     fn raise(&self, hca: &Hca, event: AsyncEvent) {
-        hca
-            .events()
+        hca.events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
 
@@ -344,8 +334,7 @@ impl Qp {
         if let Some(srq) = &self.init.srq {
             srq.users.detach(self.number);
         }
-        hca
-            .events()
+        hca.events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
     }
 

@@ -50,7 +50,7 @@ pub struct Guest {
     /// Total number of event buffers.
     pub buffers: usize,
     /// Whether the device was reset, which destroyed its objects.
-    is_reset: Cell<bool>,
+    reset: Cell<bool>,
     link: Cell<bool>,
     /// Number of link changes.
     changes: Cell<usize>,
@@ -59,7 +59,7 @@ pub struct Guest {
     /// State of the link according to the last event of a link change.
     last_told: Cell<bool>,
     /// Whether the event virtqueue had no buffers at some time, so events may be late.
-    is_starved: Cell<bool>,
+    starved: Cell<bool>,
 }
 
 /// Limits with small tables. With large tables, a run would spend most of its time on creating
@@ -102,12 +102,12 @@ impl Guest {
             port,
             clock,
             buffers,
-            is_reset: Cell::new(false),
+            reset: Cell::new(false),
             link: Cell::new(true),
             changes: Cell::new(0),
             told: Cell::new(0),
             last_told: Cell::new(true),
-            is_starved: Cell::new(false),
+            starved: Cell::new(false),
         }
     }
 
@@ -155,19 +155,19 @@ impl Guest {
     /// Records whether there are no event buffers. Must be called before a buffer is returned.
     fn look_for_buffers(&self) {
         if self.vm.sink.buffers.load(Ordering::SeqCst) == 0 {
-            self.is_starved.set(true);
+            self.starved.set(true);
         }
     }
 
     /// Whether events may be late.
     pub fn is_starved(&self) -> bool {
         self.look_for_buffers();
-        self.is_starved.get()
+        self.starved.get()
     }
 
     /// Records that all events have arrived.
     pub fn note_all_events(&self) {
-        self.is_starved.set(false);
+        self.starved.set(false);
     }
 
     /// Whether an event with `cookie` has arrived and was not taken.
@@ -178,7 +178,7 @@ impl Guest {
 
     /// Destroys an object by the command `request`, unless a reset has destroyed it.
     pub fn give_back<R: ControlCommand>(&self, request: R) {
-        if !self.is_reset.get() {
+        if !self.reset.get() {
             assert!(self.vm.call(request).is_ok(), "an object can't go");
         }
     }
@@ -187,14 +187,14 @@ impl Guest {
     pub fn reset(&self) {
         self.vm.hca.reset();
         self.counter_sets.take();
-        self.is_reset.set(true);
+        self.reset.set(true);
     }
 
     /// Sets up the device after a reset.
     pub fn restart(&self) {
         self.vm.sink.events.lock().unwrap().clear();
         self.vm.sink.buffers.store(self.buffers, Ordering::SeqCst);
-        self.is_reset.set(false);
+        self.reset.set(false);
         self.note_all_events();
         self.told.set(self.changes.get());
         self.last_told.set(self.link.get());

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use verbs::{Clock, Device, Limits, PathPolicy, RuntimeConfig};
+use verbs::{Clock, Hca, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::Doorbell;
@@ -23,14 +23,14 @@ fn world(path: PathPolicy) -> World {
 }
 
 /// Why a QP's work does not go on.
-fn why(device: &Device, qpn: Qpn) -> Option<String> {
-    device.qp_details(qpn).unwrap().1.why
+fn why(hca: &Hca, qpn: Qpn) -> Option<String> {
+    hca.qp_details(qpn).unwrap().1.why
 }
 
 /// Fails unless the explanation of a QP has all of `parts`.
 #[track_caller]
-fn explains(device: &Device, qpn: Qpn, parts: &[&str]) {
-    let why = why(device, qpn).unwrap_or_default();
+fn explains(hca: &Hca, qpn: Qpn, parts: &[&str]) {
+    let why = why(hca, qpn).unwrap_or_default();
     for part in parts {
         assert!(why.contains(part), "{part:?} is not in {why:?}");
     }
@@ -44,8 +44,8 @@ fn a_qp_without_work_needs_no_explanation() {
         p.qb.post_recv(1, &[sge(&p.mb, 0, 64)]);
         p.qa.post(&p.send(2, 64));
         world.runtime.advance(Duration::ZERO);
-        assert_eq!(why(&p.a.device, p.qa.qpn), None);
-        assert_eq!(why(&p.b.device, p.qb.qpn), None);
+        assert_eq!(why(&p.a.hca, p.qa.qpn), None);
+        assert_eq!(why(&p.b.hca, p.qb.qpn), None);
     });
 }
 
@@ -58,11 +58,11 @@ fn a_doorbell_is_lost() {
         assert!(p.qa.post_all(&[p.send(1, 8).bytes(), p.send(2, 8).bytes()]));
         world.runtime.advance(Duration::from_secs(1));
         let parts = ["2 work requests are posted", "doorbell has not come"];
-        explains(&p.a.device, p.qa.qpn, &parts);
+        explains(&p.a.hca, p.qa.qpn, &parts);
         // The doorbell that comes after all is no longer missed.
         p.qa.ring_doorbell(Doorbell::Sq);
         world.runtime.advance(Duration::ZERO);
-        let why = why(&p.a.device, p.qa.qpn).unwrap();
+        let why = why(&p.a.hca, p.qa.qpn).unwrap();
         assert!(!why.contains("doorbell"), "{why}");
     });
 }
@@ -85,7 +85,7 @@ fn the_peer_has_no_receive() {
             p.qa.post(&p.send(1, 64));
             world.runtime.advance(Duration::ZERO);
             let parts = ["no receive posted (RNR)", "due in 10.2 ms", left];
-            explains(&p.a.device, p.qa.qpn, &parts);
+            explains(&p.a.hca, p.qa.qpn, &parts);
         }
     });
 }
@@ -103,7 +103,7 @@ fn an_srq_has_run_dry() {
     from.post(&Wr::new(1, WrOpcode::Send).local(&mr, 0, 64));
     world.runtime.advance(Duration::ZERO);
     let dry = format!("SRQ {} has no receive", srq.srqn);
-    explains(&b.device, to.qpn, &["a request of its peer waits", &dry]);
+    explains(&b.hca, to.qpn, &["a request of its peer waits", &dry]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn the_peer_does_not_answer() {
                 "retries left: 7",
             ],
         };
-        explains(&p.a.device, p.qa.qpn, &parts);
+        explains(&p.a.hca, p.qa.qpn, &parts);
     });
 }
 
@@ -139,7 +139,7 @@ fn a_window_stays_shut() {
         "packets from PSN",
         "which is all that the congestion window allows",
     ];
-    explains(&p.a.device, p.qa.qpn, &parts);
+    explains(&p.a.hca, p.qa.qpn, &parts);
 }
 
 #[test]
@@ -149,10 +149,6 @@ fn a_port_has_no_frames() {
     let buffers = world.net.take_buffers(p.a.mac);
     p.qa.post(&p.send(1, 64));
     world.runtime.advance(Duration::ZERO);
-    explains(
-        &p.a.device,
-        p.qa.qpn,
-        &["the port has no room for its frames"],
-    );
+    explains(&p.a.hca, p.qa.qpn, &["the port has no room for its frames"]);
     drop(buffers);
 }

@@ -80,7 +80,7 @@ pub(super) struct State {
     /// The device broke the rules of the CQ, so none of its CQEs are trusted; or the CQ is closed.
     pub(super) broken: bool,
     /// The device reported an overrun: it writes no more CQEs. Earlier CQEs are valid.
-    is_overrun: bool,
+    overrun: bool,
 }
 
 impl KernelCq {
@@ -107,7 +107,7 @@ impl KernelCq {
                         shared: RBTree::new(),
                         armed: ArmKind::None,
                         broken: false,
-                        is_overrun: false,
+                        overrun: false,
                     },
                     "virtio_rdma::kernel_cq"
                 ),
@@ -336,7 +336,7 @@ impl KernelCq {
 impl State {
     /// Whether the device adds no more completions.
     fn is_lost(&self) -> bool {
-        self.broken || self.is_overrun
+        self.broken || self.overrun
     }
 
     /// The work requests that polls of this CQ have to flush, as `device` does not complete them.
@@ -402,7 +402,7 @@ impl EventHandler for KernelCq {
 
     fn async_event(&self, event: AsyncEvent) {
         if event == AsyncEvent::CqErr {
-            self.state.lock().is_overrun = true;
+            self.state.lock().overrun = true;
             self.lost();
         }
     }

@@ -20,7 +20,7 @@ use crate::memory::WorkConsumer;
 use crate::qp::send::Pacer;
 use crate::qp::{attr, Qp, RecvSide, Requester, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, PostedRecv, RecvOrigin};
-use crate::Device;
+use crate::Hca;
 
 impl ReceiveState {
     fn work_request(&self) -> RecvWr<PostedRecv> {
@@ -40,34 +40,34 @@ impl ReceiveState {
 
 impl Qp {
     /// Drops both sides and recreates them from their saved state.
-    pub(crate) fn rebuild(&self, device: &Device, epoch: Epoch) {
-        let view = device.space.enter();
+    pub(crate) fn rebuild(&self, hca: &Hca, epoch: Epoch) {
+        let view = hca.space.enter();
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
-        if self.state().is_none() || device.has_failed() {
+        if self.state().is_none() || hca.has_failed() {
             return;
         }
         if self.init.sq.as_virtqueue().is_none() {
             let state = SendState::of(&send, epoch);
-            self.rebuild_send(device, &view, &mut send, &state, epoch);
+            self.rebuild_send(hca, &view, &mut send, &state, epoch);
             assert_eq!(SendState::of(&send, epoch), state);
         }
         if self.init.rq.as_virtqueue().is_none() {
             let state = RecvState::of(&recv);
-            self.rebuild_recv(device, &send, &mut recv, &state);
+            self.rebuild_recv(hca, &send, &mut recv, &state);
             assert_eq!(RecvState::of(&recv), state);
         }
     }
 
     fn rebuild_send(
         &self,
-        device: &Device,
+        hca: &Hca,
         view: &DmaView,
         side: &mut SendSide,
         state: &SendState,
         epoch: Epoch,
     ) {
-        let snapshots = side.io.snapshots.take_room(device.budget());
+        let snapshots = side.io.snapshots.take_room(hca.budget());
         // These fields are kept: commands set the attributes, the connection and the route, and
         // the timers have an entry for the alarm.
         let SendSide {
@@ -87,8 +87,8 @@ impl Qp {
         side.io.broken = state.broken != 0;
         side.drained = state.drained != 0;
         side.io.queue = WorkConsumer::resumed(&self.init.sq, state.queue);
-        let budget = device.turn_budget();
-        let turn = SendTurn::new(self, device, view, &budget);
+        let budget = hca.turn_budget();
+        let turn = SendTurn::new(self, hca, view, &budget);
         if let (Pacing::Limited(pacer), Some(limit)) = (&state.pacer, limit) {
             side.io.pacer = Some(Pacer::restored(limit, pacer, epoch, turn.now));
         }
@@ -99,7 +99,7 @@ impl Qp {
         if let Some(requester) = &mut side.requester {
             let elsewhere = u32::from(!matches!(state.under_way, UnderWay::Nothing));
             if side.route.is_none() || state.queue.outstanding() > elsewhere {
-                let room = side.io.make_room(device.budget(), requester);
+                let room = side.io.make_room(hca.budget(), requester);
                 room.expect("the old side had as much");
             }
         }
@@ -126,21 +126,15 @@ impl Qp {
                 requester.restore(&state, work);
             }
             (SendMachine::Ud(next), _) => {
-                let mtu = device.config().path_mtu();
+                let mtu = hca.config().path_mtu();
                 side.sender = Some(ud::Sender::new(self.number, next, mtu));
             }
             _ => {}
         }
     }
 
-    fn rebuild_recv(
-        &self,
-        device: &Device,
-        send: &SendSide,
-        side: &mut RecvSide,
-        state: &RecvState,
-    ) {
-        let nothing = ChargedList::new(device.budget(), 0);
+    fn rebuild_recv(&self, hca: &Hca, send: &SendSide, side: &mut RecvSide, state: &RecvState) {
+        let nothing = ChargedList::new(hca.budget(), 0);
         let mut buffer = mem::replace(&mut side.io.buffer, nothing);
         buffer.fill(0);
         let size = buffer.len().min(RECV_WQE);

@@ -40,9 +40,9 @@ impl Qp {
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
             None => {
-                let is_request_response = mem::take(&mut side.io.fetched) <= REQUEST_RESPONSE;
-                self.is_request_response
-                    .store(is_request_response, Ordering::Relaxed);
+                let request_response = mem::take(&mut side.io.fetched) <= REQUEST_RESPONSE;
+                self.request_response
+                    .store(request_response, Ordering::Relaxed);
                 side.io.queue.await_doorbell(&turn.queue).map(Parked::from)
             }
         };
@@ -63,12 +63,7 @@ impl Qp {
 
     /// Parks the send side. The next turn is caused by one of `callers`, or by an event or deadline
     /// for which work in progress waits.
-    pub(super) fn park(
-        &self,
-        hca: &Hca,
-        side: &mut SendSide,
-        callers: Option<Parked>,
-    ) -> Parked {
+    pub(super) fn park(&self, hca: &Hca, side: &mut SendSide, callers: Option<Parked>) -> Parked {
         let answer = side.requester.as_ref().and_then(Requester::await_answer);
         let peer = side.transfer.as_ref().and_then(Transfer::await_peer);
         let until = side.arm(hca, self);

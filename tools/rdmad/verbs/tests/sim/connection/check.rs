@@ -147,7 +147,7 @@ impl End<'_> {
                 }
             }
         }
-        if !sent.is_shared {
+        if !sent.shared {
             self.free[LOCAL].push(sent.local);
         }
         if let Some(remote) = sent.remote {

@@ -90,7 +90,7 @@ impl End<'_> {
         self.take_events();
         let drain = self.drain.take();
         let is_due = drain.is_some_and(|drain| drain.notify && !drain.told);
-        self.may_drain |= is_due && self.guest.is_starved();
+        self.drainable |= is_due && self.guest.is_starved();
         if self.qp.state() == QpState::Sqd {
             self.qp.to(QpState::Rts);
         }
@@ -104,7 +104,7 @@ impl End<'_> {
             Some(drain) if drain.notify && !drain.told && is_drained => drain.told = true,
             // The event of an earlier SQD may arrive late because it had no buffer.
             _ => assert!(
-                std::mem::take(&mut self.may_drain),
+                std::mem::take(&mut self.drainable),
                 "{event:?}, which is not due"
             ),
         }

@@ -39,7 +39,7 @@ pub(super) struct Sent {
     pub signaled: bool,
     pub local: usize,
     /// Whether another work request uses the same local area.
-    pub is_shared: bool,
+    pub shared: bool,
     pub remote: Option<usize>,
     /// Data that must be at the destination when the work request is complete.
     pub data: Vec<u8>,
@@ -96,7 +96,7 @@ pub(super) struct End<'w> {
     /// State of draining; `Some` while the QP is in SQD.
     pub drain: Option<Drain>,
     /// Whether the event SQ_DRAINED of an earlier SQD may still arrive.
-    pub may_drain: bool,
+    pub drainable: bool,
     pub pace: Option<Pace>,
     pub count: Count,
     pub posted: u64,
@@ -134,7 +134,7 @@ impl<'w> End<'w> {
             rang: false,
             moderation: Moderation::new(),
             drain: None,
-            may_drain: false,
+            drainable: false,
             pace: None,
             count: Count::default(),
             posted: 0,

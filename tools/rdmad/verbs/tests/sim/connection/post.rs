@@ -140,7 +140,7 @@ impl Connection<'_> {
             opcode,
             signaled,
             local,
-            is_shared: false,
+            shared: false,
             remote: far,
             data: expected,
         });
@@ -153,10 +153,10 @@ impl Connection<'_> {
         let Some(read) = ours.sent.back_mut() else {
             return;
         };
-        if read.opcode != WrOpcode::RdmaRead || read.is_shared {
+        if read.opcode != WrOpcode::RdmaRead || read.shared {
             return;
         }
-        read.is_shared = true;
+        read.shared = true;
         let (local, data) = (read.local, read.data.clone());
         ours.posted += 1;
         let id = ours.posted << 1;
@@ -179,7 +179,7 @@ impl Connection<'_> {
             opcode: WrOpcode::Send,
             signaled: true,
             local,
-            is_shared: false,
+            shared: false,
             remote: None,
             data,
         });

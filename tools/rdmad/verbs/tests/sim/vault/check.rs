@@ -103,7 +103,7 @@ impl Vault<'_> {
             false => &mut self.thief,
         };
         let first = !std::mem::replace(&mut side.failed, true);
-        self.is_silent |= ours && status != WcStatus::WrFlushErr;
+        self.silent |= ours && status != WcStatus::WrFlushErr;
         self.ending = true;
         // If the peer refused the first failed request, later requests are not executed. After any
         // other error, they may have been executed.
@@ -165,7 +165,7 @@ impl Vault<'_> {
                     Some(_) => WcStatus::RemInvReqErr,
                     None => WcStatus::LocProtErr,
                 };
-                self.is_silent |= receive.invalidates.is_none();
+                self.silent |= receive.invalidates.is_none();
                 self.must_raise |= receive.invalidates.is_some();
                 let is_right = ours && fails && status == refused;
                 assert!(is_right, "nothing was wrong: {cqe:?}");
@@ -197,7 +197,7 @@ impl Vault<'_> {
             );
         }
         assert!(
-            !self.must_raise || self.raised.is_some() || self.is_silent,
+            !self.must_raise || self.raised.is_some() || self.silent,
             "no event of a refused try"
         );
     }

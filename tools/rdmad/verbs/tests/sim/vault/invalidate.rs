@@ -79,7 +79,7 @@ impl Vault<'_> {
             allowed: succeeds,
             succeeds,
             fails: (!succeeds).then_some(WcStatus::RemAccessErr),
-            is_after: false,
+            after_invalidation: false,
         });
         if !succeeds {
             self.may_raise.push(AsyncEvent::QpAccessErr);
@@ -119,7 +119,7 @@ impl Vault<'_> {
             allowed: false,
             succeeds: false,
             fails: None,
-            is_after: true,
+            after_invalidation: true,
         };
         self.post_judged(one, area * AREA);
     }

@@ -16,7 +16,7 @@ impl Vault<'_> {
         let access = one.kind.access();
         let is_remote = one.kind.refused() == WcStatus::RemAccessErr;
         let (key, at, len) = (one.mr.key, one.at, one.len);
-        let opens = !one.is_after
+        let opens = !one.after_invalidation
             && (self.keys.opens(key, at, len, access)
                 || is_remote && self.keys.windows.opens(key, at, len, access));
         let refused = if is_remote && !self.access.contains(access) {

@@ -58,7 +58,7 @@ pub struct Vault<'w> {
     /// Whether a try was refused that must raise an event.
     must_raise: bool,
     /// Whether the owner's QP may have gone to ERR for a reason that raises no event.
-    is_silent: bool,
+    silent: bool,
 }
 
 impl<'w> Vault<'w> {
@@ -105,7 +105,7 @@ impl<'w> Vault<'w> {
             may_raise: Vec::new(),
             raised: None,
             must_raise: false,
-            is_silent: false,
+            silent: false,
         }
     }
 
@@ -139,7 +139,7 @@ impl<'w> Vault<'w> {
             allowed: false,
             succeeds: false,
             fails: None,
-            is_after: false,
+            after_invalidation: false,
         };
         self.post_judged(one, area * AREA);
     }
@@ -219,7 +219,7 @@ impl<'w> Vault<'w> {
             allowed: true,
             succeeds: true,
             fails: None,
-            is_after: false,
+            after_invalidation: false,
         });
         driver::post_bytes(&self.owner.qp, bytes);
     }
@@ -295,7 +295,7 @@ impl<'w> Party<'w> for Vault<'w> {
             _ => {
                 if choices.once_in(8) {
                     self.ending = true;
-                    self.is_silent = true;
+                    self.silent = true;
                     let side = choices.of(&[&self.owner, &self.thief]);
                     side.qp.to(QpState::Err);
                 }

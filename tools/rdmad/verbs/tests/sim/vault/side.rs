@@ -86,7 +86,7 @@ pub(super) struct Try {
     /// Status with which the operation may fail; `None` if it must not fail.
     pub fails: Option<WcStatus>,
     /// Whether the work request was posted after the invalidation of its key.
-    pub is_after: bool,
+    pub after_invalidation: bool,
 }
 
 /// A receive that waits for the message of a try.
