@@ -7,8 +7,8 @@
 //! greeting when a greeting of the remote end does not name the token. A remote end that has
 //! received the token may send batches, in which frames may lack their ICRC. A batch with another
 //! token is refused, and answered with a greeting. The agreement ends when the remote end is found
-//! gone, or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
-//! restarted remote end greets the peer again.
+//! gone, or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for
+//! a restarted remote end greets it again.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -82,7 +82,7 @@ impl UnixUplink {
         self.heard.filter(|_| is_same && self.greeted)
     }
 
-    /// Connects to the present socket at the remote end's path, and greets the peer again.
+    /// Connects to the present socket at the remote end's path, and greets it again.
     pub(crate) fn reconnect(&mut self) {
         // The old remote end is greeted first, to check whether it is still alive.
         self.greeting_due |= self.heard.is_some();
