@@ -75,7 +75,9 @@ fn a_port_comes_and_goes() {
     done(dir, &["add-port", &with_net(dir, "b", 2)]);
     assert_eq!(names(dir), ["a", "b"]);
     assert!(is_served(dir, "a") && is_served(dir, "b"));
-    let mut client = vfio_user::Client::new(&dir.join("b.vfio")).unwrap();
+    // A client is turned away until the daemon has seen the end of the last one.
+    let again = || vfio_user::Client::new(&dir.join("b.vfio")).ok();
+    let mut client = wait("the end of the last client", again);
     done(dir, &["remove-port", "b"]);
     assert_eq!(names(dir), ["a"]);
     assert!(client.region_read(7, 0, &mut [0; 4]).is_err(), "it is gone");
