@@ -129,7 +129,10 @@ static bool crowd_is_destroyed(struct pair *pair)
 	return true;
 }
 
-/* The device gives the number of a destroyed QP to a new QP before the driver has forgotten it. */
+/*
+ * The number of a QP whose destruction was not answered yet may be refused to a new QP: its
+ * virtqueues are not reset. Afterwards it is the only number that is free, and is used again.
+ */
 static bool number_is_used_again(struct pair *pair)
 {
 	struct ib_qp **qps = kvcalloc(MOST, sizeof(*qps), GFP_KERNEL);
@@ -158,6 +161,8 @@ static bool number_is_used_again(struct pair *pair)
 			break;
 		wait_for_completion(&last.done);
 		wait_for_completion(&next.done);
+		if (next.ret == -ENOMEM)
+			create(&next);
 		passed = !last.ret && !next.ret && next.qp->qp_num == number;
 		if (!next.ret)
 			qps[count++] = next.qp;
