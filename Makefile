@@ -90,10 +90,10 @@ setup:
 	@tools/dev/setup
 
 # The tests of one crate whose names contain T. The host's Rust compiles them if it is recent enough
-# and the crate links no library of the sysroot.
+# and the crate needs no library or program of the sysroot.
 version = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-linked := virtio-rdma-provider verbs-test bench fuzz
-on_host = $(if $(filter $(linked),$(CRATE)),,$(shell printf '%s\n' '$(version)' \
+of_sysroot := virtio-rdma-provider verbs-test virtio-rdmad bench fuzz
+on_host = $(if $(filter $(of_sysroot),$(CRATE)),,$(shell printf '%s\n' '$(version)' \
 	"$$(cargo --version 2>/dev/null | cut -d ' ' -f 2)" | sort -CV && echo yes))
 t: $(if $(on_host),,setup)
 	@$(if $(CRATE),,$(error CRATE=NAME is missing, for example: make t CRATE=roce T=psn))
