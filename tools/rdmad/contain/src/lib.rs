@@ -63,8 +63,8 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 /// Installs a panic hook that reports panics, with backtraces, only to `log`. Must be called before
-/// the process is confined. If a thread panics outside of
-/// [contained](contain) work, the hook then flushes the log and ends the process.
+/// the process is confined. If a thread panics outside of [contained](contain) work, the hook then
+/// flushes the log and ends the process.
 pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     // The first backtrace reads the program's file, which the sandbox denies later, and keeps what
     // it has read.
