@@ -93,7 +93,7 @@ pub enum Reply {
     Error(String),
     /// The state of all ports.
     Ports(Vec<PortState>),
-    /// The QPs that were asked for, each as in the status.
+    /// Descriptions of the QPs that were asked for.
     Qps(Vec<Value>),
     /// The capture of a port has ended.
     Captured {
@@ -183,11 +183,7 @@ impl Control {
                 );
                 Reply::Done
             }
-            CtlCommand::Qp { port, qpn } => {
-                let qps = self.ports.qps(&port, qpn.map(Qpn::new))?;
-                let qps: Result<_, _> = qps.iter().map(serde_json::to_value).collect();
-                Reply::Qps(qps?)
-            }
+            CtlCommand::Qp { port, qpn } => Reply::Qps(self.ports.qps(&port, qpn.map(Qpn::new))?),
             CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;
                 self.ports.changes().set_level(level)?;
@@ -228,7 +224,7 @@ impl Answers for Control {
 }
 
 /// Encodes a reply as a line. If the reply is an error, logs the error.
-fn line(reply: Result<Reply>) -> io::Result<Vec<u8>> {
+pub fn line(reply: Result<Reply>) -> io::Result<Vec<u8>> {
     let reply = reply.unwrap_or_else(|error| {
         let error = format!("{error:#}");
         tracing::warn!("control: {error}");

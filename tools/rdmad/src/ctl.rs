@@ -14,7 +14,7 @@ use clap::Subcommand;
 use sockets::broker;
 
 use crate::cli::{PortArgs, SocketArgs, BROKER};
-use crate::control::{CtlCommand, Reply, MAX_REQUEST};
+use crate::control::{self, CtlCommand, Reply, MAX_REQUEST};
 use crate::host;
 use crate::line_server;
 use crate::qps;
@@ -161,9 +161,7 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
             let (_, before) = look()?;
             thread::sleep(Duration::from_millis(*time));
             let stuck = qps::stuck(before, look()?.1);
-            let mut line = serde_json::to_vec(&stuck)?;
-            line.push(b'\n');
-            (line, stuck)
+            (control::line(Ok(stuck.clone()))?, stuck)
         }
         command => ask(&args.socket, &command.request(), &[])?,
     };

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{ensure, Context, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use vdev::Listener;
 use verbs::PortRates;
 use virtio_rdma_abi::number::Qpn;
@@ -17,8 +18,9 @@ use vswitch::pcap::Captured;
 use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
 use crate::host::{self, Host, ServedPort};
 use crate::in_use::InUse;
+use crate::qps;
 use crate::rates;
-use crate::report::{QpReport, Report};
+use crate::report::Report;
 use crate::state::{Changes, State};
 
 /// A port of the running daemon.
@@ -295,18 +297,18 @@ impl Ports {
         Report::new(workers, devices, self.host.switch.stats(), has_qps)
     }
 
-    /// QP `qpn` of the port with this name, or all its QPs.
-    pub fn qps(&self, name: &str, qpn: Option<Qpn>) -> Result<Vec<QpReport>> {
+    /// Descriptions of QP `qpn` of the port with this name, or of all its QPs.
+    pub fn qps(&self, name: &str, qpn: Option<Qpn>) -> Result<Vec<Value>> {
         // There may be a million QPs, so the list is not locked while they are visited.
         let hca = self.with(name, |port| Ok(port.served.hca.clone()))?;
-        let found = match qpn {
-            None => hca.all_qp_details(),
+        match qpn {
+            None => hca.all_qp_details().map(qps::describe).collect(),
             Some(qpn) => {
                 let details = hca.qp_details(qpn);
-                vec![details.with_context(|| format!("port {name} has no QP {qpn}"))?]
+                let details = details.with_context(|| format!("port {name} has no QP {qpn}"))?;
+                Ok(vec![qps::describe(details)?])
             }
-        };
-        Ok(found.into_iter().map(QpReport::from).collect())
+        }
     }
 
     /// Drops all ports, which ends their threads.

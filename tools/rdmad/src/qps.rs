@@ -1,24 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The text form of the daemon's answers about QPs.
+//! Descriptions of QPs: the daemon's answers, and their text form.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
+use anyhow::Result;
+use serde::Serialize;
 use serde_json::Value;
+use verbs::{QpDetails, QpStatus};
 
 use crate::control::Reply;
+use crate::report::QpReport;
+
+/// All that is told of a QP.
+#[derive(Serialize)]
+struct Description {
+    #[serde(flatten)]
+    report: QpReport,
+    /// Numbers that change when work of the QP goes on.
+    progress: [u64; 3],
+    #[serde(flatten)]
+    details: QpDetails,
+}
+
+/// Describes a QP. The state of a QP has thousands of bytes, most of them unused lists, so each is
+/// converted before the next one is read.
+pub fn describe((status, details): (QpStatus, QpDetails)) -> Result<Value> {
+    let description = Description {
+        report: QpReport::from(&status),
+        progress: details.progress(),
+        details,
+    };
+    Ok(serde_json::to_value(description)?)
+}
 
 /// The QPs of the second look that had work at both looks, none of which went on in between.
 pub fn stuck(before: Reply, after: Reply) -> Reply {
     let (Reply::Qps(before), Reply::Qps(mut after)) = (before, after) else {
         return Reply::Qps(Vec::new());
     };
-    after.retain(|qp| {
-        let is_same = |old: &&Value| old["qpn"] == qp["qpn"];
-        let old = before.iter().find(is_same);
-        let stood_still = |old: &Value| !old["why"].is_null() && old["progress"] == qp["progress"];
-        !qp["why"].is_null() && old.is_some_and(stood_still)
-    });
+    let had_work = |qp: &&Value| !qp["why"].is_null();
+    let old = before.iter().filter(had_work);
+    let old: HashMap<_, _> = old
+        .map(|qp| (qp["qpn"].as_u64(), &qp["progress"]))
+        .collect();
+    after.retain(|qp| had_work(&qp) && old.get(&qp["qpn"].as_u64()) == Some(&&qp["progress"]));
     Reply::Qps(after)
 }
 

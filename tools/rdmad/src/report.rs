@@ -11,7 +11,7 @@ use std::time::Duration;
 use budget::LongCallStats;
 use serde::{Serialize, Serializer};
 use vdev::InterruptStats;
-use verbs::{DataPath, Hca, MemoryStatus, QpDetails, QpStatus, Rate, RuntimeStatus, WorkerStatus};
+use verbs::{DataPath, Hca, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::{Queue, Stats};
@@ -200,10 +200,6 @@ pub struct QpReport {
     /// Path of data, `direct` or `wire`, if the QP is connected.
     path: Option<&'static str>,
     rate_limit_kbps: Option<u32>,
-    /// Numbers that change when work of the QP goes on.
-    progress: [u64; 3],
-    #[serde(flatten)]
-    details: QpDetails,
 }
 
 /// Counters of the frames of a port or uplink at the switch.
@@ -297,7 +293,7 @@ impl PortReport {
     fn new(name: String, hca: &Hca, interrupts: InterruptStats, has_qps: bool) -> Self {
         let status = hca.status();
         let qps = match has_qps {
-            true => hca.all_qp_details(),
+            true => hca.qp_status(),
             false => Vec::new(),
         };
         Self {
@@ -314,7 +310,7 @@ impl PortReport {
             guest_memory: status.guest_memory.into(),
             guest_memory_in_huge_pages: status.huge_pages,
             qp_count: status.qps,
-            qps: qps.into_iter().map(QpReport::from).collect(),
+            qps: qps.iter().map(QpReport::from).collect(),
             limits: LimitsReport {
                 bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
                 messages: LimitReport::new(status.rates.messages, status.throttled.messages),
@@ -328,8 +324,8 @@ impl PortReport {
     }
 }
 
-impl From<(QpStatus, QpDetails)> for QpReport {
-    fn from((qp, details): (QpStatus, QpDetails)) -> Self {
+impl From<&QpStatus> for QpReport {
+    fn from(qp: &QpStatus) -> Self {
         Self {
             qpn: qp.qpn.get(),
             qp_type: match qp.qp_type {
@@ -355,8 +351,6 @@ impl From<(QpStatus, QpDetails)> for QpReport {
                 DataPath::Wire => "wire",
             }),
             rate_limit_kbps: qp.rate_limit,
-            progress: details.progress(),
-            details,
         }
     }
 }

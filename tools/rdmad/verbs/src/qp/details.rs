@@ -77,9 +77,9 @@ impl Hca {
 
     /// Like [`qp_details`](Self::qp_details), of each QP. Waits for no turn: sides that are in a
     /// turn are left out.
-    pub fn all_qp_details(&self) -> Vec<(QpStatus, QpDetails)> {
+    pub fn all_qp_details(&self) -> impl Iterator<Item = (QpStatus, QpDetails)> + '_ {
         let details = |qp: Arc<Qp>| Some((qp_status(&qp)?, qp.details(self, false)));
-        self.qps.iter().filter_map(details).collect()
+        self.qps.iter().filter_map(details)
     }
 }
 
