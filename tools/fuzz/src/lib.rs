@@ -4,27 +4,26 @@
 //!
 //! A target is a function of bytes that panics if the code under test has a defect. libFuzzer calls
 //! it with bytes that reach new code (`fuzz run`, see Documentation/testing.md). Inputs worth
-//! keeping are in `corpus/TARGET`; `cargo test` runs each target on them without instrumentation.
+//! keeping are in `corpus/TARGET.hex`; `cargo test` runs each target on them without
+//! instrumentation.
 //!
 //! Targets are deterministic and use one thread, so an input that failed fails again.
 
-// The harness of the verbs tests is compiled once for each mode.
-#![allow(clippy::duplicate_mod)]
-
-mod air;
 mod client;
+pub mod corpus;
 mod function;
 mod input;
-mod own;
+mod stage;
 mod targets;
-mod virtqueue_mode;
 mod wqe;
 
 use std::cell::RefCell;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::{fs, io};
+
+use corpus::Corpus;
 
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
@@ -136,23 +135,16 @@ impl Target {
         }
     }
 
-    /// The directory of the corpus.
-    pub fn corpus(&self) -> PathBuf {
-        let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        path.extend(["corpus", self.name]);
-        path
+    pub fn corpus_file(&self) -> PathBuf {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+        directory.join(self.name).with_extension("hex")
     }
 
-    /// Paths and bytes of the corpus, ordered by path.
+    /// The corpus.
     ///
     /// # Errors
-    /// The directory or a file of it can't be read.
-    pub fn inputs(&self) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
-        let mut paths = fs::read_dir(self.corpus())?
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<io::Result<Vec<_>>>()?;
-        paths.sort();
-        let read = |path: PathBuf| fs::read(&path).map(|bytes| (path, bytes));
-        paths.into_iter().map(read).collect()
+    /// The file can't be read, or a line of it is not an input.
+    pub fn corpus(&self) -> io::Result<Corpus> {
+        Corpus::read(&self.corpus_file())
     }
 }

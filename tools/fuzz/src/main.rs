@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use fuzz::{Target, TARGETS};
 
 use driver::coverage::coverage;
-use driver::run::{merge, run};
+use driver::run::{add, merge, run};
 
 /// Fuzzes the device, the provider and the driver's parsers.
 #[derive(Parser)]
@@ -56,6 +56,14 @@ enum Command {
         /// List the lines that are not reached
         #[arg(long)]
         lines: bool,
+    },
+    /// Add files to the corpus of a target, each with the name of its file
+    Add {
+        /// Name of the target
+        target: String,
+        /// Inputs to add
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
     /// Add found inputs to the corpora of the tree: the fewest that reach the same code
     Merge {
@@ -124,6 +132,7 @@ fn main() -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Add { target, files } => add(named(&[target])?[0], &files)?,
         Command::Merge { targets } => merge(&named(&targets)?)?,
     }
     Ok(ExitCode::SUCCESS)

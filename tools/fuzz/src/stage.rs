@@ -5,17 +5,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use verbs::{
-    Clock, Limits, MemoryStatus, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_TURN,
-};
+use testkit::engine::{connect, pattern, sge, stepped, Cq, Mr, Options, Qp, Setup, Vm, World, Wr};
+use verbs::{Limits, MemoryStatus, PathPolicy, Runtime, RuntimeConfig, MAX_TURN};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
-use virtio_rdma_abi::number::Qpn;
-
-use super::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, World, Wr};
 
 const WORKERS: usize = 2;
-/// Number of steps after which workers that still have work count as endless.
-const ENDLESS: usize = 100_000;
 /// Maximum number of deadlines to wait for: a requester retries for ever if its peer never posts a
 /// receive.
 const DEADLINES: usize = 64;
@@ -52,12 +46,8 @@ pub fn limits() -> Limits {
 /// Configuration of a runtime whose clock and workers are driven by calls.
 fn config(path: PathPolicy) -> RuntimeConfig {
     RuntimeConfig {
-        workers: Some(WORKERS),
         path,
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        secret: Some(7),
-        ..RuntimeConfig::default()
+        ..stepped::config(WORKERS)
     }
 }
 
@@ -67,8 +57,9 @@ pub fn runtime(path: PathPolicy) -> Runtime {
 }
 
 /// A runtime with this number of VMs.
-pub fn world(vms: usize, path: PathPolicy) -> World {
-    World::with_config(vms, config(path), limits())
+pub fn world(vms: usize, setup: impl Into<Setup>) -> World {
+    let Setup { path, mode } = setup.into();
+    World::in_mode(mode, vms, config(path), limits())
 }
 
 /// Makes a worker do one step.
@@ -78,13 +69,7 @@ pub fn step(runtime: &Runtime, worker: usize) {
 
 /// Steps the workers until all sleep.
 pub fn work(runtime: &Runtime) {
-    for _ in 0..ENDLESS {
-        let awake = (0..WORKERS).filter(|&worker| runtime.step(worker));
-        if awake.count() == 0 {
-            return;
-        }
-    }
-    panic!("the workers never sleep");
+    stepped::rest(runtime, &[0, 1]);
 }
 
 /// Advances the clock to the next deadline, or by 10 µs without one. Returns whether there was a
@@ -164,11 +149,6 @@ impl<'w> Neighbour<'w> {
         self.memory.clone()
     }
 
-    /// QPNs of both QPs.
-    pub fn qpns(&self) -> [Qpn; 2] {
-        [self.qps[0].qpn, self.qps[1].qpn]
-    }
-
     /// Asserts that a message arrives intact and that a READ reads it back.
     pub fn works(&mut self) {
         const LEN: u32 = 3000;
@@ -197,9 +177,4 @@ impl<'w> Neighbour<'w> {
             assert_eq!(qp.state(), QpState::Rts);
         }
     }
-}
-
-/// MAC address of a VM that does not exist.
-pub fn stranger() -> [u8; 6] {
-    mac(200)
 }

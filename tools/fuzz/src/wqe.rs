@@ -2,6 +2,7 @@
 
 //! Work requests and attributes, mostly with valid fields.
 
+use testkit::engine::{Mr, Vm};
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, FlushTypes, QpAttrMask, QpState, SendFlags, WrOpcode,
 };
@@ -14,7 +15,6 @@ use virtio_rdma_abi::wqe::{
 };
 
 use crate::input::Input;
-use crate::own::harness::{Mr, Vm};
 
 /// Access flags, mostly all of them.
 pub fn access(input: &mut Input<'_>) -> AccessFlags {

@@ -8,7 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Header, HEADER_LEN, MAX_FDS, MAX_MESSAGE};
+use testkit::vfio::message::{Header, HEADER_LEN};
+
+use super::message::{MAX_FDS, MAX_MESSAGE};
 use super::things::Thing;
 
 /// A write of the client.

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of vfio-user, version 0.1. Integers are in host byte order.
+//! Limits of the server's input, and replies as the model expects them.
 
-/// Length of a header in bytes.
-pub const HEADER_LEN: usize = 16;
+use testkit::vfio::message::{Header, ERROR_REPLY, HEADER_LEN, REPLY};
+
 /// Longest message that the server accepts, in bytes.
 pub const MAX_MESSAGE: usize = 0x1_0100;
 /// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 16;
 /// Longest register access in bytes.
 pub const MAX_TRANSFER: u32 = 0x1_0000;
-
-/// The flag of a command without a reply.
-pub const NO_REPLY: u32 = 1 << 4;
-const ERROR: u32 = 1 << 5;
 
 /// Numbers of commands.
 pub mod command {
@@ -27,52 +23,6 @@ pub mod command {
     pub const REGION_READ: u16 = 9;
     pub const REGION_WRITE: u16 = 10;
     pub const RESET: u16 = 13;
-}
-
-/// The header of a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
-    /// Message ID, which the client chooses.
-    pub id: u16,
-    /// The command's number.
-    pub command: u16,
-    /// Length of the whole message in bytes.
-    pub size: u32,
-    /// Message type in the low 4 bits, and [`NO_REPLY`].
-    pub flags: u32,
-}
-
-impl Header {
-    /// Encodes the header, with error number 0.
-    pub fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..2].copy_from_slice(&self.id.to_ne_bytes());
-        bytes[2..4].copy_from_slice(&self.command.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.size.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.flags.to_ne_bytes());
-        bytes
-    }
-
-    /// Decodes a header.
-    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Self {
-        let [i0, i1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
-        Self {
-            id: u16::from_ne_bytes([i0, i1]),
-            command: u16::from_ne_bytes([c0, c1]),
-            size: u32::from_ne_bytes([s0, s1, s2, s3]),
-            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
-        }
-    }
-
-    /// Whether the message is a command.
-    pub fn is_command(&self) -> bool {
-        self.flags & 0xf == 0
-    }
-
-    /// Whether the command gets a reply.
-    pub fn wants_reply(&self) -> bool {
-        self.flags & NO_REPLY == 0
-    }
 }
 
 /// The payload of a reply.
@@ -107,7 +57,7 @@ impl Reply {
         Self {
             header: Header {
                 size: (HEADER_LEN + len) as u32,
-                flags: if body.is_ok() { 1 } else { 1 | ERROR },
+                flags: if body.is_ok() { REPLY } else { ERROR_REPLY },
                 ..*to
             },
             body,

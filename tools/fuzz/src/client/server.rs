@@ -2,9 +2,11 @@
 
 //! A model of the vfio-user server: the replies and the effects of messages.
 
+use testkit::vfio::message::{words, Header};
+
 use super::framing::{Broken, Framing, Message, Write};
 use super::map::{Map, Region};
-use super::message::{command, Body, Header, Reply, MAX_FDS, MAX_TRANSFER};
+use super::message::{command, Body, Reply, MAX_FDS, MAX_TRANSFER};
 use super::things::Thing;
 use super::vectors::{Vectors, VECTORS};
 use super::{EINVAL, EOPNOTSUPP};
@@ -264,8 +266,4 @@ fn fields<const N: usize>(payload: &[u8]) -> Result<[u32; N], u32> {
 fn long(low: u32, high: u32) -> u64 {
     // Targets run on little-endian hosts.
     u64::from(low) | (u64::from(high) << 32)
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -7,17 +7,17 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use arbitrary::Unstructured;
+use testkit::vfio::descriptor;
+use testkit::vfio::message::{message, send, store, NO_REPLY};
 
 use super::framing::Write;
 use super::map::LIMIT;
 use super::memory::Memory;
-use super::message::{command, Header, HEADER_LEN, NO_REPLY};
+use super::message::command;
 use super::server::Server;
 use super::things::{Thing, Things, EVENTFDS};
-use crate::function::driver::{
-    descriptor, queue_at, set_up, AVAILABLE, DATA, MEMORY, MEMORY_LEN, USED,
-};
-use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
+use crate::function::driver::{queue_at, set_up, AVAILABLE, DATA, MEMORY, MEMORY_LEN, USED};
+use crate::function::{Bench, Step, NOTIFY, VIRTIO};
 
 /// Maximum number of steps that the service thread needs for all pending work.
 const REST: usize = 200;
@@ -108,13 +108,7 @@ impl<'a> Session<'a> {
     /// A well-formed message.
     pub fn message(&mut self, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
         self.id = self.id.wrapping_add(1);
-        let header = Header {
-            id: self.id,
-            command,
-            size: (HEADER_LEN + payload.len()) as u32,
-            flags,
-        };
-        [&header.encode(), payload].concat()
+        message(self.id, command, flags, payload)
     }
 
     /// Writes to the socket. If the model shows no room, the server is first made to read. If there
@@ -136,7 +130,7 @@ impl<'a> Session<'a> {
             return;
         }
         let fds: Vec<_> = fds.iter().map(|thing| self.things.get(*thing)).collect();
-        send_bytes(&self.client, &write.bytes, &fds);
+        send(&self.client, &write.bytes, &fds);
         self.server.write(write);
     }
 
@@ -289,15 +283,4 @@ fn connect(bench: &mut Bench) -> UnixStream {
     let client = bench.stepped.connect().expect("socket");
     client.set_nonblocking(true).expect("socket");
     client
-}
-
-/// Header of a register access's payload: offset, region and length.
-pub fn access(region: u32, offset: u64, len: u32) -> Vec<u8> {
-    let words = [offset, u64::from(region) | (u64::from(len) << 32)];
-    words.map(u64::to_ne_bytes).concat()
-}
-
-/// The payload of a register write.
-pub fn store(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
-    [&access(region, offset, data.len() as u32), data].concat()
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-use super::engine::{build, TRIPLE};
+use super::engine::{build, unpack, TRIPLE};
 use super::lines::Lines;
 
 /// Minimum line coverage of a parser by its fuzz targets, in percent.
@@ -163,11 +163,11 @@ impl Instrumented {
     /// Replays the corpus of a target.
     fn replay(&self, name: &str) -> Result<()> {
         let target = fuzz::target(name).with_context(|| format!("{name}: no such target"))?;
-        let inputs = target.inputs()?;
+        let (_, files) = unpack(target)?;
         let mut command = Command::new(&self.program);
         command
             .args(["replay", name])
-            .args(inputs.iter().map(|(path, _)| path))
+            .args(files)
             .env("LLVM_PROFILE_FILE", Self::profile(name));
         output(&mut command).map(drop)
     }

@@ -3,6 +3,7 @@
 //! Builds and starts the fuzzing engine.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -69,7 +70,7 @@ impl Engine {
     /// A command that runs `target`, and the path of its log.
     fn command(&self, target: &Target) -> Result<(Command, PathBuf)> {
         let work = work(target);
-        fs::create_dir_all(work.join("corpus"))?;
+        fs::create_dir_all(found(target))?;
         let log = work.join("log");
         let mut command = Command::new(&self.program);
         command
@@ -91,24 +92,41 @@ impl Engine {
             .arg(format!("-max_total_time={}", time.as_secs().max(1)))
             .arg(format!("-seed={seed}"))
             .args(["-print_final_stats=1", "-len_control=10"])
-            .arg(work(target).join("corpus"))
-            .arg(target.corpus())
+            .arg(found(target))
+            .arg(unpack(target)?.0)
             .status()?;
         Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
     }
 
     /// Adds inputs from the working directory that reach more code to the corpus of the tree.
     pub fn merge(&self, target: &Target) -> Result<()> {
-        fs::create_dir_all(target.corpus())?;
         let (mut command, log) = self.command(target)?;
+        let (known, before) = unpack(target)?;
         let status = command
             // Only reached edges are compared. If their counts were compared too, many more inputs
             // would be added.
             .args(["-merge=1", "-use_counters=0"])
-            .arg(target.corpus())
-            .arg(work(target).join("corpus"))
+            .arg(&known)
+            .arg(found(target))
             .status()?;
         ensure!(status.success(), "{}: see {}", target.name, log.display());
+        let after = fs::read_dir(&known)?.map(|entry| entry.map(|entry| entry.path()));
+        let mut after = after.collect::<io::Result<Vec<_>>>()?;
+        after.retain(|path| !before.contains(path));
+        let corpus = target.corpus()?.with_files(&after, false)?;
+        fs::write(target.corpus_file(), corpus.text())?;
         Ok(())
     }
+}
+
+/// Directory of the inputs that the engine has found.
+fn found(target: &Target) -> PathBuf {
+    work(target).join("found")
+}
+
+/// Unpacks the corpus of the tree. Returns the directory and the files in it.
+pub fn unpack(target: &Target) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let directory = work(target).join("known");
+    let files = target.corpus()?.unpack(&directory)?;
+    Ok((directory, files))
 }

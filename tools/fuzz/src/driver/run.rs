@@ -2,6 +2,8 @@
 
 //! Runs of many targets.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::thread;
@@ -63,6 +65,12 @@ pub fn run(targets: &[&Target], time: Duration, jobs: usize, seed: u32) -> Resul
         failed.len()
     );
     Ok(failed.is_empty())
+}
+
+/// Adds files to a corpus, each with the name of its file.
+pub fn add(target: &Target, files: &[PathBuf]) -> Result<()> {
+    let corpus = target.corpus()?.with_files(files, true)?;
+    Ok(fs::write(target.corpus_file(), corpus.text())?)
 }
 
 /// Adds inputs that reach more code to the corpora.

@@ -31,7 +31,6 @@ pub enum Task {
     Reset,
     /// Start a queue that was enabled after DRIVER_OK.
     Start(usize),
-    /// Reset a queue.
     ResetQueue(usize),
 }
 

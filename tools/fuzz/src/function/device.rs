@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The device of a function under test.
+//! The device of a function under test. It records its calls, which the model predicts. The device
+//! of the tests of `vdev` has threads, and gates that hold them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

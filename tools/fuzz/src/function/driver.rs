@@ -3,6 +3,7 @@
 //! A driver's writes to registers and to its queues.
 
 use arbitrary::{Result, Unstructured};
+use testkit::vfio::descriptor;
 
 use super::device::QUEUES;
 use super::model::{DEVICE, ISR, NOTIFY};
@@ -83,16 +84,6 @@ pub fn chain(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         chain.extend_from_slice(&descriptor(address, bytes, flags, index + 1));
     }
     Ok(chain)
-}
-
-/// Encodes a descriptor.
-pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&address.to_le_bytes());
-    bytes[8..12].copy_from_slice(&len.to_le_bytes());
-    bytes[12..14].copy_from_slice(&flags.to_le_bytes());
-    bytes[14..].copy_from_slice(&next.to_le_bytes());
-    bytes
 }
 
 /// A value for a register: mostly one that is valid for some register, otherwise an arbitrary one.

@@ -5,15 +5,15 @@
 
 use std::ops::Range;
 
+use testkit::engine::ring::{F_INDIRECT, F_NEXT, F_WRITE};
+use testkit::engine::{connect, mode, sge, Cq, Mode, Mr, Options, Qp, Ring, Setup, World, Wr};
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_ring::RingMemory;
 
 use crate::input::Input;
-use crate::virtqueue_mode::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
-use crate::virtqueue_mode::harness::{connect, mode, sge, Cq, Mr, Options, Qp, Ring, World, Wr};
-use crate::virtqueue_mode::stage::{self, Neighbour};
+use crate::stage::{self, Neighbour};
 
 const ACTS: usize = 60;
 const SLOTS: u32 = 16;
@@ -22,7 +22,8 @@ const SLOTS: u32 = 16;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
-    let world = stage::world(2, path);
+    let mode = Mode::Virtqueues;
+    let world = stage::world(2, Setup { path, mode });
     let vm = &world.vms[0];
     // A second connection of the same VM, whose driver follows the rules.
     let mut neighbour = Neighbour::new(&world, [0, 1]);

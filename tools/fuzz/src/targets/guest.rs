@@ -7,6 +7,7 @@ mod peer;
 mod plain;
 mod typed;
 
+use testkit::engine::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm, World, FULL};
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
@@ -17,8 +18,7 @@ use virtio_rdma_ring::RingMemory;
 
 use self::peer::Peer;
 use crate::input::Input;
-use crate::own::harness::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm, World, FULL};
-use crate::own::stage::{self, Neighbour};
+use crate::stage::{self, Neighbour};
 use crate::wqe;
 
 /// Maximum number of steps. More steps would only increase the run time.
@@ -290,8 +290,8 @@ impl<'w> Guest<'w> {
     }
 }
 
-/// Registers an MR of the guest. The harness can't do this: its request lacks the page size that
-/// the negotiated features require.
+/// Registers an MR of the guest. [`Vm::register`] can't do this: its request lacks the page size
+/// that the negotiated features require.
 fn own_mr(vm: &Vm) -> Mr {
     const LEN: u64 = 8192;
     let iova = vm.alloc(LEN);

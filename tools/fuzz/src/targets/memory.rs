@@ -7,6 +7,7 @@ mod fast;
 mod opens;
 mod windows;
 
+use testkit::engine::{connect, pattern, Cq, Mr, Options, Qp, Vm, World, Wr, FULL};
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::{Feature, Features};
@@ -16,8 +17,7 @@ use virtio_rdma_abi::number::{MrNumber, MwNumber};
 use self::fast::Fast;
 use self::opens::{Kind, Opens};
 use crate::input::Input;
-use crate::own::harness::{connect, pattern, Cq, Mr, Options, Qp, Vm, World, Wr, FULL};
-use crate::own::stage;
+use crate::stage;
 
 const ACTS: usize = 40;
 const PAGE: u64 = 4096;

@@ -5,13 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::{connect, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr, FULL};
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{AccessFlags, Mtu, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 use crate::input::Input;
-use crate::own::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr, FULL};
-use crate::own::stage;
+use crate::stage;
 
 const ACTS: usize = 30;
 /// Length of an MR in bytes.

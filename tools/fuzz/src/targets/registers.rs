@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use arbitrary::{Result, Unstructured};
+use testkit::vfio::message::{message, send};
 
 use crate::function::driver::{
     chain, place, queue_at, set_up, value, AVAILABLE, MEMORY, MEMORY_LEN, REGISTERS, STATUS,
 };
-use crate::function::{eventfds, send, Bench, Function, Step, NOTIFY, QUEUES, VIRTIO};
+use crate::function::{eventfds, Bench, Function, Step, NOTIFY, QUEUES, VIRTIO};
 
 /// Maximum number of steps of an input.
 const STEPS: usize = 200;
@@ -73,7 +74,7 @@ impl<'a> Run<'a> {
         let client = bench.stepped.connect().expect("socket");
         let fds: Vec<_> = vectors.iter().map(AsFd::as_fd).collect();
         let set = [20u32, 0x24, 2, 0, 3].map(u32::to_ne_bytes).concat();
-        send(&client, 8, 0, &set, &fds);
+        send(&client, &message(0, 8, 0, &set), &fds);
         let fd = memory.try_clone().expect("descriptor");
         let mapped = bench.space.map(MEMORY, fd, 0, MEMORY_LEN as u64, true);
         mapped.expect("memory is mapped");
@@ -235,7 +236,7 @@ impl<'a> Run<'a> {
     }
 
     fn reset_function(&mut self) {
-        send(&self.client, 13, 0, &[], &[]);
+        send(&self.client, &message(0, 13, 0, &[]), &[]);
         self.serve_client();
         self.model.begin_reset();
         self.check();

@@ -10,19 +10,19 @@
 mod bodies;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use roce::headers::Body;
 use roce::packet::{build, frame_size};
 use roce::{Packet, Psn};
+use testkit::engine::{connect, mac, pattern, sge, Cq, InFlight, Mr, Options, Qp, Vm, Wr};
 use verbs::{PathPolicy, Runtime};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 
-use crate::air::Air;
 use crate::input::Input;
-use crate::own::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr};
-use crate::own::stage;
+use crate::stage;
 
 use self::bodies::{aeth_of, other_body, reth_of};
 
@@ -43,10 +43,15 @@ const GRH: u64 = 40;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let runtime = stage::runtime(PathPolicy::Wire);
-    let mut air = Air::default();
-    let vms = [1, 2].map(|n| air.vm(n, &runtime));
+    let net = Arc::new(InFlight::default());
+    let vms = [1, 2].map(|n| {
+        let port = net.port(mac(n));
+        let vm = Vm::new(n, &runtime, port.clone(), &stage::limits());
+        port.attach(&vm.hca);
+        vm
+    });
     {
-        let mut talk = Talk::new(&runtime, &air, &vms, &mut input);
+        let mut talk = Talk::new(&runtime, &net, &vms, &mut input);
         for _ in 0..ACTS {
             if !input.has_more() {
                 break;
@@ -70,7 +75,7 @@ struct Sent {
 
 struct Talk<'w> {
     runtime: &'w Runtime,
-    air: &'w Air,
+    net: &'w InFlight,
     qp_type: QpType,
     /// Whether the speaker forges the address of the peer.
     forges: bool,
@@ -90,7 +95,12 @@ struct Talk<'w> {
 }
 
 impl<'w> Talk<'w> {
-    fn new(runtime: &'w Runtime, air: &'w Air, vms: &'w [Vm; 2], input: &mut Input<'_>) -> Self {
+    fn new(
+        runtime: &'w Runtime,
+        net: &'w InFlight,
+        vms: &'w [Vm; 2],
+        input: &mut Input<'_>,
+    ) -> Self {
         let qp_type = input.of(&[QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud]);
         let forges = input.once_in(3);
         let options = Options {
@@ -118,7 +128,7 @@ impl<'w> Talk<'w> {
         b.write(mrs[1].iova + AREAS * AREA, &source);
         Self {
             runtime,
-            air,
+            net,
             qp_type,
             forges,
             cqs,
@@ -228,15 +238,15 @@ impl<'w> Talk<'w> {
     }
 
     fn deliver_all(&mut self) {
-        while self.air.flying() > 0 {
-            self.old = self.air.copy(0).or(self.old.take());
-            self.air.deliver(0);
+        while self.net.flying() > 0 {
+            self.old = self.net.copy(0).or(self.old.take());
+            self.net.deliver(0);
         }
         self.lost = 0;
     }
 
     fn network(&mut self, input: &mut Input<'_>) {
-        let flying = self.air.flying();
+        let flying = self.net.flying();
         if flying == 0 {
             return;
         }
@@ -244,25 +254,25 @@ impl<'w> Talk<'w> {
         match input.below(4) {
             0 if self.lost < LOSSES => {
                 self.lost += 1;
-                self.air.lose(at);
+                self.net.lose(at);
             }
             // A duplicate is delivered only with RC, because other services don't detect it.
             1 if self.qp_type == QpType::Rc => {
-                if let Some(copy) = self.air.copy(at) {
-                    self.air.inject(&copy);
+                if let Some(copy) = self.net.copy(at) {
+                    self.net.inject(&copy);
                 }
             }
             2 if self.qp_type == QpType::Rc => {
                 // A corrupted copy. The ICRC detects the corruption, except in bits that it does
                 // not cover: the copy is then a duplicate.
-                if let Some(mut copy) = self.air.copy(at) {
+                if let Some(mut copy) = self.net.copy(at) {
                     let flip = input.below(copy.len().min(256));
                     copy[flip] ^= 1 << input.below(8);
-                    self.air.inject(&copy);
+                    self.net.inject(&copy);
                 }
             }
             _ => {
-                self.air.deliver(at);
+                self.net.deliver(at);
                 stage::work(self.runtime);
             }
         }
@@ -270,9 +280,9 @@ impl<'w> Talk<'w> {
 
     /// Injects a frame of the speaker that resembles a frame of the connection.
     fn speak(&mut self, input: &mut Input<'_>) {
-        let flying = self.air.flying();
+        let flying = self.net.flying();
         let model = match input.below(3) {
-            0 if flying > 0 => self.air.copy(input.below(flying.min(256))),
+            0 if flying > 0 => self.net.copy(input.below(flying.min(256))),
             _ => self.old.clone(),
         };
         let Some(model) = model else {
@@ -333,7 +343,7 @@ impl<'w> Talk<'w> {
             Ok::<_, ()>(())
         };
         build(&mut frame, &path, ident, &headers, payload.len(), fill).unwrap();
-        self.air.inject(&frame);
+        self.net.inject(&frame);
         if input.once_in(2) {
             stage::work(self.runtime);
         }
@@ -396,7 +406,7 @@ impl<'w> Talk<'w> {
     fn finish(mut self) {
         for _ in 0..ROUNDS {
             stage::work(self.runtime);
-            let mut moved = self.air.flying() > 0;
+            let mut moved = self.net.flying() > 0;
             self.deliver_all();
             moved |= self.poll();
             while self.receives.len() < self.messages.len().min(OUTSTANDING) {

@@ -10,10 +10,10 @@
 use std::cell::RefCell;
 
 use arbitrary::{Result, Unstructured};
+use testkit::vfio::message::{access, store, HEADER_LEN, NO_REPLY};
 
 use crate::client::{
-    access, command, store, Machine, Session, Thing, EVENTFDS, HEADER_LEN, LIMIT, MAX_MESSAGE,
-    NO_REPLY, PAGE, PAGES, THINGS,
+    command, Machine, Session, Thing, EVENTFDS, LIMIT, MAX_MESSAGE, PAGE, PAGES, THINGS,
 };
 use crate::function::driver::{chain, place, set_up, value, MEMORY, MEMORY_LEN, REGISTERS, STATUS};
 use crate::function::{QUEUES, VIRTIO};

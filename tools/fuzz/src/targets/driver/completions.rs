@@ -4,12 +4,11 @@
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use virtio_rdma_abi::cqe::Cqe;
-use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::ib::{WcFlags, WcStatus};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::{
-    split_wr_id, srq_slot, wr_id, Completion, Extra, InvalidCqe, Operation, Outcome, PostedWr,
-    Service, Status,
+    split_wr_id, srq_slot, wr_id, CheckedCqe, InvalidCqe, Operation, PostedWr, Service,
 };
 use virtio_rdma_ring::{SharedSlots, WorkSlots};
 
@@ -144,18 +143,18 @@ fn take(
     shared: &mut Vec<(u16, u32)>,
 ) -> std::result::Result<(), InvalidCqe> {
     if cqe.is_receive() && cqe.qp_num == SRQ_USER {
-        let outcome = Outcome::decode(cqe, DoorbellKind::Rq)?;
         let slot = srq_slot(cqe.wr_id)?;
         let posted = shared.iter().position(|work| work.0 == slot);
         assert_eq!(srq.complete(slot).is_ok(), posted.is_some(), "once each");
         let (_, length) = shared.swap_remove(posted.ok_or(InvalidCqe)?);
         let wr = PostedWr {
+            kind: DoorbellKind::Rq,
             service: Service::Reliable,
             is_process: false,
             length,
             pkeys: PKEYS,
         };
-        is_true(cqe, &wr, wr.completion(cqe, outcome)?);
+        is_true(cqe, &wr, wr.check(cqe)?);
         return Ok(());
     }
     let (place, position) = split_wr_id(cqe.wr_id);
@@ -163,8 +162,6 @@ fn take(
     if queue.qpn != cqe.qp_num {
         return Err(InvalidCqe);
     }
-    let outcome = Outcome::decode(cqe, queue.kind)?;
-    assert_eq!(cqe.is_receive(), queue.kind == DoorbellKind::Rq);
     let posted = queue.outstanding.iter().position(|work| work.0 == position);
     assert_eq!(
         queue.slots.complete(position).is_ok(),
@@ -173,6 +170,7 @@ fn take(
     );
     let posted = posted.ok_or(InvalidCqe)?;
     let wr = PostedWr {
+        kind: queue.kind,
         service: queue.service,
         is_process: queue.is_process,
         length: queue.outstanding[posted].1,
@@ -180,43 +178,45 @@ fn take(
     };
     // The CQE completes earlier work requests too.
     queue.outstanding.drain(..=posted);
-    is_true(cqe, &wr, wr.completion(cqe, outcome)?);
+    is_true(cqe, &wr, wr.check(cqe)?);
+    assert_eq!(cqe.is_receive(), wr.kind == DoorbellKind::Rq);
     Ok(())
 }
 
 /// Asserts that a completion stays within the length that its client has posted, and refers to no
 /// entry beyond the end of a table.
-fn is_true(cqe: &Cqe, wr: &PostedWr, completion: Completion) {
-    let Completion {
-        operation, extra, ..
-    } = completion;
+fn is_true(cqe: &Cqe, wr: &PostedWr, checked: CheckedCqe<'_>) {
+    let operation = checked.operation();
+    let (immediate, invalidated) = (checked.immediate(), checked.invalidated());
     let is_write = operation == Operation::RecvRdmaWithImm;
     let is_bounded = !is_write || !wr.is_process;
     assert!(
-        !is_bounded || completion.byte_len <= wr.length,
+        !is_bounded || checked.byte_len() <= wr.length,
         "{cqe:?} {wr:?}"
     );
-    assert_eq!(completion.status.value(), cqe.status);
-    if completion.status != Status::SUCCESS {
-        assert_eq!((completion.byte_len, extra), (0, Extra::None));
-        assert_eq!(completion.source, None);
+    assert_eq!(checked.status(), cqe.status);
+    if checked.status() != WcStatus::Success.value() {
+        assert_eq!(checked.byte_len(), 0);
+        assert_eq!((immediate, invalidated), (None, None));
+        assert!(checked.datagram().is_none());
         return;
     }
     let is_received = operation == Operation::Recv || is_write;
-    assert!(is_received || extra == Extra::None, "{cqe:?}");
-    assert!(!is_write || matches!(extra, Extra::Immediate(_)), "{cqe:?}");
+    let has_extra = immediate.is_some() || invalidated.is_some();
+    assert!(is_received || !has_extra, "{cqe:?}");
+    assert!(!is_write || immediate.is_some(), "{cqe:?}");
     let is_datagram = is_received && wr.service == Service::Datagram;
-    assert_eq!(completion.source.is_some(), is_datagram);
-    if let Extra::Invalidated(_) = extra {
-        assert_eq!(wr.service, Service::Reliable);
+    assert_eq!(checked.datagram().is_some(), is_datagram);
+    if invalidated.is_some() {
+        assert_eq!((wr.service, immediate), (Service::Reliable, None));
     }
-    if let Some(source) = completion.source {
+    if let Some(source) = checked.datagram() {
         assert!(
-            completion.byte_len >= 40 && source.pkey_index < wr.pkeys,
+            checked.byte_len() >= 40 && source.pkey_index < wr.pkeys,
             "{cqe:?}"
         );
         assert!(
-            source.sl < 16 && source.vlan.is_none_or(|vlan| vlan < 4095),
+            source.priority() < 16 && source.vlan().is_none_or(|vlan| vlan < 4095),
             "{cqe:?}"
         );
     }

@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
+use testkit::engine::{connect, sge, Cq, Mr, Options, Qp, Vm, Wr};
 use verbs::Runtime;
 use virtio_rdma_abi::ib::{QpState, WrOpcode};
 
 use crate::input::Input;
-use crate::own::harness::{connect, sge, Cq, Mr, Options, Qp, Vm, Wr};
-use crate::own::stage;
+use crate::stage;
 
 /// Maximum number of outstanding work requests, less than the number of entries of the CQ.
 const UNDER_WAY: usize = 12;

@@ -2,13 +2,13 @@
 
 //! Commands with rings, page lists and attributes, mostly with valid fields.
 
+use testkit::engine::qp::PAGE;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::number::Qpn;
 
 use super::Guest;
 use crate::input::Input;
-use crate::own::harness::qp::PAGE;
 use crate::wqe;
 
 impl Guest<'_> {

@@ -3,6 +3,7 @@
 //! Fast registration: REG_MR with a page list in the work request or from MAP_MR_SG, and
 //! invalidation by the owner or by its peer.
 
+use testkit::engine::{local_inv, wqe, Wr, FULL};
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
@@ -11,8 +12,7 @@ use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use super::{Bench, Kind, Opens, MR_PAGES};
 use crate::input::Input;
-use crate::own::harness::{local_inv, wqe, Wr, FULL};
-use crate::own::stage;
+use crate::stage;
 
 /// Maximum number of MRs for fast registration.
 const MOST: usize = 4;

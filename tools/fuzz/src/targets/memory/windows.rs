@@ -2,13 +2,13 @@
 
 //! Memory windows of both types.
 
+use testkit::engine::{local_inv, wqe, FULL};
 use virtio_rdma_abi::ctrl::CmdAllocMw;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, WrOpcode};
 use virtio_rdma_abi::wqe::BindMw;
 
 use super::{Bench, Kind, Opens};
 use crate::input::Input;
-use crate::own::harness::{local_inv, wqe, FULL};
 
 impl Bench<'_> {
     pub(super) fn allocate_window(&mut self, input: &mut Input<'_>) {

@@ -9,13 +9,10 @@
 
 mod model;
 
-// The target uses only a part of the common code of the provider's tests.
-#[path = "../../../../provider/tests/common/mod.rs"]
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use provider_testkit::{post_recv, post_send, recv_wr, send_wr, sge, CAP, OTHER_QPN, QPN};
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::number::Qpn;
@@ -29,7 +26,6 @@ use virtio_rdma_provider::qp::Qp;
 use virtio_rdma_provider::srq::{self, Srq};
 use virtio_rdma_provider::{ffi, work_ring::WorkRing};
 
-use common::{post_recv, post_send, recv_wr, send_wr, sge, CAP, OTHER_QPN, QPN};
 use model::{Completions, Memory, Owner, Queue};
 
 /// Initial number of slots of the SRQ.
@@ -99,12 +95,12 @@ fn memory(ring: &Option<WorkRing>) -> Memory {
 
 impl Bench {
     fn new() -> Self {
-        let shared = common::shared();
-        let cq = common::cq(&shared, 8);
-        let srq = common::srq(&shared, SHARED_SLOTS);
+        let shared = provider_testkit::shared();
+        let cq = provider_testkit::cq(&shared, 8);
+        let srq = provider_testkit::srq(&shared, SHARED_SLOTS);
         let qps = [
-            common::qp(&shared, &cq, &CAP, QPN),
-            common::qp_with_srq(&shared, &cq, &srq, OTHER_QPN),
+            provider_testkit::qp(&shared, &cq, &CAP, QPN),
+            provider_testkit::qp_with_srq(&shared, &cq, &srq, OTHER_QPN),
         ];
         let owners = vec![owner(&qps[0], QPN), owner(&qps[1], OTHER_QPN)];
         Self {
@@ -394,8 +390,8 @@ impl Bench {
         let qpn = self.owners[at].qpn;
         self.qps[at].destroyed();
         self.qps[at] = match at {
-            0 => common::qp(&self.shared, &self.cq, &CAP, qpn),
-            _ => common::qp_with_srq(&self.shared, &self.cq, &self.srq, qpn),
+            0 => provider_testkit::qp(&self.shared, &self.cq, &CAP, qpn),
+            _ => provider_testkit::qp_with_srq(&self.shared, &self.cq, &self.srq, qpn),
         };
         self.owners[at] = owner(&self.qps[at], qpn);
         marked

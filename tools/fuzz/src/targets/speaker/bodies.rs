@@ -8,11 +8,11 @@ use roce::headers::{
 };
 use roce::opcode::Position;
 use roce::work::{AtomicOp, With};
+use testkit::engine::Mr;
 use virtio_rdma_abi::ib::{FlushLevel, FlushTypes};
 use virtio_rdma_abi::number::Qpn;
 
 use crate::input::Input;
-use crate::own::harness::Mr;
 
 /// The RETH of a body, if it has one.
 pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
