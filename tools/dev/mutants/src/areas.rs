@@ -103,16 +103,16 @@ const ABSTRACTIONS: &[Area] = &[
         "rust: others",
         "abstractions kernel failing",
     ),
+    area("rust/kernel/trace_event/", "rust: others", "debugging"),
     area("rust/", "rust/shared", ""),
 ];
 
 /// Scripts for changes that the scripts of their area have not noticed. The most disruptive ones
 /// are last.
 pub const ALL: &str =
-    "abstractions rng link statistic kernel cm uverbs data tools syscalls peer_memory \
+    "abstractions rng link statistic kernel cm uverbs data debugging tools syscalls peer_memory \
                        netdev hostile failing module";
 
-/// The area of a file.
 pub fn of(file: &str) -> &'static Area {
     let (name, areas) = match file.strip_prefix(ROOT) {
         Some(name) => (name, DRIVER),

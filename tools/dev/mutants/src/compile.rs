@@ -2,16 +2,17 @@
 
 //! Compiles the copy, without the changes that do not compile.
 
-use crate::draw::Mutant;
-use crate::plant::Number;
-use crate::tree::Tree;
-use anyhow::{bail, Context, Result};
-use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A program of tests.
+use anyhow::{bail, Context, Result};
+use serde::Deserialize;
+
+use crate::draw::Mutant;
+use crate::plant::Number;
+use crate::tree::Tree;
+
 pub struct TestProgram {
     pub path: PathBuf,
     /// The directory of its package, in which cargo would start it.
@@ -65,8 +66,8 @@ impl Diagnostic {
         places
     }
 
-    /// Adds the changes that an error comes from to `dropped`. Returns whether no more is to be
-    /// said about the message.
+    /// Adds the changes that an error comes from to `dropped`. Returns whether the message is
+    /// handled.
     pub fn blame(
         &self,
         tree: &Tree,

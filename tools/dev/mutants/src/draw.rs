@@ -2,12 +2,14 @@
 
 //! Draws a sample of the changes that cargo-mutants knows.
 
-use crate::areas;
-use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::areas;
 
 /// A position in a file: both numbers start at 1, columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -112,8 +114,8 @@ pub fn of_module(mutants: Vec<Mutant>) -> Vec<Mutant> {
         .collect()
 }
 
-/// Draws `count` changes, at least `least` of each package that has so many. A seed draws the same
-/// changes from the same sources.
+/// Draws `count` changes, at least `least` of each package that has this many. A seed draws the
+/// same changes from the same sources.
 pub fn draw(mutants: Vec<Mutant>, seed: u64, count: usize, least: usize) -> Vec<Mutant> {
     let total = mutants.len();
     let mut packages = BTreeMap::<String, Vec<(u64, Mutant)>>::new();

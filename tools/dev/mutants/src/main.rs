@@ -15,19 +15,21 @@ mod plant;
 mod run;
 mod tree;
 
-use anyhow::{Context, Result};
-use clap::Parser;
-use draw::Mutant;
-use module::Module;
-use plant::Number;
-use run::Outcome;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use draw::Mutant;
+use module::Module;
+use plant::Number;
+use run::Outcome;
 use tree::Tree;
 
 /// Measures how many small changes of the code the tests notice.
@@ -36,7 +38,7 @@ struct Arguments {
     /// The program cargo-mutants, which lists the changes.
     #[arg(long)]
     cargo_mutants: PathBuf,
-    /// The file that lists the files of the checkout, one a line.
+    /// The file that lists the files of the checkout, one per line.
     #[arg(long)]
     list: PathBuf,
     /// The directory for the copy of the sources and the results.
@@ -56,7 +58,7 @@ struct Arguments {
         requires = "module"
     )]
     survivors: Option<String>,
-    /// Further options for the virtual machines, as of `testbed run`.
+    /// Additional options for the virtual machines, as of `testbed run`.
     #[arg(
         long,
         value_name = "OPTIONS",
@@ -286,7 +288,7 @@ fn announce(arguments: &Arguments, drawn: usize, total: usize) {
     println!("seed {}: {drawn} of {total} changes", arguments.seed);
 }
 
-/// The judgements, which a file keeps, so that an interrupted run goes on where it stopped.
+/// The judgements, which a file keeps, so that an interrupted run continues where it stopped.
 struct Results {
     path: PathBuf,
     judged: BTreeMap<String, Outcome>,

@@ -2,13 +2,6 @@
 
 //! The kernel module with all changes, and selftests of which each run turns one change on.
 
-use crate::areas;
-use crate::compile::{self, Diagnostic};
-use crate::draw::Mutant;
-use crate::plant::Number;
-use crate::run::Outcome;
-use crate::tree::Tree;
-use anyhow::{ensure, Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,6 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::areas;
+use crate::compile::{self, Diagnostic};
+use crate::draw::Mutant;
+use crate::plant::Number;
+use crate::run::Outcome;
+use crate::tree::Tree;
 
 /// The roots of the crates in which the changes are compiled.
 const ROOTS: &[&str] = &[

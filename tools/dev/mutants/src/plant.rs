@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Puts all changes of a file into its text, each behind a question that is asked at run time.
+//! Puts all changes of a file into its text, each behind a condition that is checked at run time.
 //!
 //! Markers in comments delimit the text of each change, so that an error of the compiler can be
 //! blamed on the change that it lies in.
 
-use crate::draw::{Genre, Mutant, Position};
+use std::collections::BTreeMap;
+
 use anyhow::{bail, Result};
 use proc_macro2::{LineColumn, Span};
-use std::collections::BTreeMap;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
+
+use crate::draw::{Genre, Mutant, Position};
 
 /// The number by which a running program knows a change.
 pub type Number = usize;
 
-/// A piece of the text that is written anew.
+/// A piece of the text that is replaced.
 struct Node {
     start: usize,
     end: usize,
@@ -136,7 +138,7 @@ pub fn plant(text: &str, mutants: &[(Number, &Mutant)]) -> Result<String> {
     Ok(written(text, 0, text.len(), &nodes))
 }
 
-/// The text between two offsets, with the pieces in it written anew.
+/// The text between two offsets, with the pieces in it replaced.
 fn written(text: &str, start: usize, end: usize, nodes: &[Node]) -> String {
     let mut out = String::new();
     let mut at = start;

@@ -2,11 +2,6 @@
 
 //! Runs the tests with one change after the other.
 
-use crate::compile::TestProgram;
-use crate::draw::Mutant;
-use crate::plant::Number;
-use anyhow::{bail, Context, Result};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,6 +10,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::compile::TestProgram;
+use crate::draw::Mutant;
+use crate::plant::Number;
 
 /// The judgement of the tests on a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +68,7 @@ pub fn measure<'a>(programs: &'a [TestProgram], scratch: &Path) -> Result<Vec<Me
             .lines()
             .map(|line| {
                 line.parse()
-                    .context("a line of MUTANT_REACHED is no number")
+                    .context("a line of MUTANT_REACHED is not a number")
             })
             .collect::<Result<_>>()?;
         measured.push(Measured {

@@ -2,12 +2,14 @@
 
 //! The copy of the sources that has the changes.
 
-use crate::draw::Mutant;
-use crate::plant::{self, Number};
-use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::draw::Mutant;
+use crate::plant::{self, Number};
 
 const SWITCH: &str = include_str!("../switch/lib.rs");
 const SWITCH_MANIFEST: &str = "[package]\nname = \"mutant\"\nversion = \"0.0.0\"\n\
