@@ -22,6 +22,10 @@ mod rdma;
 #[path = "../kernel/sync/mod.rs"]
 mod sync;
 #[allow(unreachable_pub, unsafe_code)]
+#[path = "../kernel/trace_event/mod.rs"]
+#[macro_use]
+mod trace_event;
+#[allow(unreachable_pub, unsafe_code)]
 #[path = "../kernel/virtio/mod.rs"]
 #[macro_use]
 mod virtio;

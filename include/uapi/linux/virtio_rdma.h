@@ -540,8 +540,8 @@
 #define VIRTIO_RDMA_ATOMIC_CAP_GLOBAL 2
 
 /**
- * struct virtio_rdma_config - struct virtio_rdma_config up to its reserved words. Read-only
- *	for the driver
+ * struct virtio_rdma_config - device configuration (RFC: struct virtio_rdma_config, up to its
+ *	reserved words). Read-only for the driver
  * @phys_port_cnt: number of ports
  * @sys_image_guid: system image GUID: the modified EUI-64 of the port's MAC address, in
  *	network byte order
@@ -975,7 +975,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_ERRNO_EADDRINUSE 98
 
 /**
- * struct virtio_rdma_cmd_query_port - struct cmd_query_port
+ * struct virtio_rdma_cmd_query_port - request of QUERY_PORT (RFC: struct cmd_query_port)
  * @port: port
  */
 struct virtio_rdma_cmd_query_port {
@@ -983,7 +983,7 @@ struct virtio_rdma_cmd_query_port {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_query_port - struct rsp_query_port
+ * struct virtio_rdma_rsp_query_port - response of QUERY_PORT (RFC: struct rsp_query_port)
  * @state: PortState
  * @max_mtu: largest Mtu
  * @active_mtu: current Mtu
@@ -1017,7 +1017,7 @@ struct virtio_rdma_rsp_query_port {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_set_port - SET_PORT. Needs PortState
+ * struct virtio_rdma_cmd_set_port - request of SET_PORT. Needs PortState
  * @port: port
  * @state: state of the network device, Down or Active
  * @mtu: MTU of the network device in bytes
@@ -1029,7 +1029,7 @@ struct virtio_rdma_cmd_set_port {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_pkey - struct cmd_query_pkey
+ * struct virtio_rdma_cmd_query_pkey - request of QUERY_PKEY (RFC: struct cmd_query_pkey)
  * @port: port
  * @index: index into the P_Key table
  */
@@ -1039,7 +1039,7 @@ struct virtio_rdma_cmd_query_pkey {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_query_pkey - struct rsp_query_pkey
+ * struct virtio_rdma_rsp_query_pkey - response of QUERY_PKEY (RFC: struct rsp_query_pkey)
  * @pkey: the P_Key
  */
 struct virtio_rdma_rsp_query_pkey {
@@ -1047,7 +1047,7 @@ struct virtio_rdma_rsp_query_pkey {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_add_gid - struct cmd_add_gid
+ * struct virtio_rdma_cmd_add_gid - request of ADD_GID (RFC: struct cmd_add_gid)
  * @gid: GID, in network byte order
  * @gid_type: GidType
  * @index: index into the GID table
@@ -1072,7 +1072,7 @@ struct virtio_rdma_cmd_add_gid_vlan {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_del_gid - struct cmd_del_gid
+ * struct virtio_rdma_cmd_del_gid - request of DEL_GID (RFC: struct cmd_del_gid)
  * @index: index into the GID table
  * @port: port
  */
@@ -1082,7 +1082,7 @@ struct virtio_rdma_cmd_del_gid {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_counters - QUERY_COUNTERS. Needs Counters
+ * struct virtio_rdma_cmd_query_counters - request of QUERY_COUNTERS. Needs Counters
  * @port: port
  */
 struct virtio_rdma_cmd_query_counters {
@@ -1155,7 +1155,7 @@ struct virtio_rdma_rsp_query_counters {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_counter_set - CREATE_COUNTER_SET
+ * struct virtio_rdma_cmd_create_counter_set - request of CREATE_COUNTER_SET
  * @port: port whose QPs can be bound to the set
  */
 struct virtio_rdma_cmd_create_counter_set {
@@ -1163,7 +1163,7 @@ struct virtio_rdma_cmd_create_counter_set {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_create_counter_set - answer to CREATE_COUNTER_SET
+ * struct virtio_rdma_rsp_create_counter_set - response of CREATE_COUNTER_SET
  * @csn: handle, never 0
  */
 struct virtio_rdma_rsp_create_counter_set {
@@ -1171,7 +1171,7 @@ struct virtio_rdma_rsp_create_counter_set {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_destroy_counter_set - DESTROY_COUNTER_SET
+ * struct virtio_rdma_cmd_destroy_counter_set - request of DESTROY_COUNTER_SET
  * @csn: handle
  */
 struct virtio_rdma_cmd_destroy_counter_set {
@@ -1179,7 +1179,7 @@ struct virtio_rdma_cmd_destroy_counter_set {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_bind_counter_set - BIND_COUNTER_SET
+ * struct virtio_rdma_cmd_bind_counter_set - request of BIND_COUNTER_SET
  * @qpn: QP
  * @csn: the QP's counter set from now on, or 0 for none
  */
@@ -1189,7 +1189,7 @@ struct virtio_rdma_cmd_bind_counter_set {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_counter_set - QUERY_COUNTER_SET
+ * struct virtio_rdma_cmd_query_counter_set - request of QUERY_COUNTER_SET
  * @csn: handle, or 0 for the events that no counter set counted
  */
 struct virtio_rdma_cmd_query_counter_set {
@@ -1197,7 +1197,7 @@ struct virtio_rdma_cmd_query_counter_set {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_cq - struct cmd_create_cq
+ * struct virtio_rdma_cmd_create_cq - request of CREATE_CQ (RFC: struct cmd_create_cq)
  * @cqe: number of entries
  */
 struct virtio_rdma_cmd_create_cq {
@@ -1205,7 +1205,7 @@ struct virtio_rdma_cmd_create_cq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_create_cq - struct rsp_create_cq
+ * struct virtio_rdma_rsp_create_cq - response of CREATE_CQ (RFC: struct rsp_create_cq)
  * @cqn: handle
  */
 struct virtio_rdma_rsp_create_cq {
@@ -1234,7 +1234,7 @@ struct virtio_rdma_cmd_create_cq_ring {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_destroy_cq - struct cmd_destroy_cq
+ * struct virtio_rdma_cmd_destroy_cq - request of DESTROY_CQ (RFC: struct cmd_destroy_cq)
  * @cqn: handle
  */
 struct virtio_rdma_cmd_destroy_cq {
@@ -1250,7 +1250,7 @@ struct virtio_rdma_cmd_destroy_cq {
 #define VIRTIO_RDMA_NOTIFY_FLAGS_NEXT_COMPLETION (1U << 1)
 
 /**
- * struct virtio_rdma_cmd_req_notify - struct cmd_req_notify
+ * struct virtio_rdma_cmd_req_notify - request of REQ_NOTIFY_CQ (RFC: struct cmd_req_notify)
  * @cqn: CQ
  * @flags: the completions for which a notification is requested
  */
@@ -1260,7 +1260,7 @@ struct virtio_rdma_cmd_req_notify {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_resize_cq - RESIZE_CQ
+ * struct virtio_rdma_cmd_resize_cq - request of RESIZE_CQ
  * @cqn: handle
  * @cqe: number of entries
  * @ring: the new ring
@@ -1272,7 +1272,7 @@ struct virtio_rdma_cmd_resize_cq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_resize_cq - answer to RESIZE_CQ
+ * struct virtio_rdma_rsp_resize_cq - response of RESIZE_CQ
  * @end: producer's position at which the old ring ends. Later completions are in the new ring
  */
 struct virtio_rdma_rsp_resize_cq {
@@ -1281,8 +1281,8 @@ struct virtio_rdma_rsp_resize_cq {
 
 /**
  * struct virtio_rdma_cmd_modify_cq - MODIFY_CQ: sets the moderation of a CQ. The CQ's event
- *	is sent period microseconds after it is due, or as soon as count completions are there. If
- *	one of both is 0, or count is 1, the event is sent at once
+ *	is sent period microseconds after it is due, or as soon as count completions are published.
+ *	If either is 0, or if count is 1, the event is sent at once
  * @cqn: handle
  * @count: number of completions, at most CqModerationConfig::max_count
  * @period: microseconds, at most CqModerationConfig::max_period
@@ -1294,7 +1294,7 @@ struct virtio_rdma_cmd_modify_cq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_create_pd - struct rsp_create_pd
+ * struct virtio_rdma_rsp_create_pd - response of CREATE_PD (RFC: struct rsp_create_pd)
  * @pdn: handle
  */
 struct virtio_rdma_rsp_create_pd {
@@ -1302,7 +1302,7 @@ struct virtio_rdma_rsp_create_pd {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_destroy_pd - struct cmd_destroy_pd
+ * struct virtio_rdma_cmd_destroy_pd - request of DESTROY_PD (RFC: struct cmd_destroy_pd)
  * @pdn: handle
  */
 struct virtio_rdma_cmd_destroy_pd {
@@ -1310,7 +1310,7 @@ struct virtio_rdma_cmd_destroy_pd {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_get_dma_mr - struct cmd_get_dma_mr
+ * struct virtio_rdma_cmd_get_dma_mr - request of GET_DMA_MR (RFC: struct cmd_get_dma_mr)
  * @pdn: PD
  * @access_flags: access flags
  */
@@ -1320,8 +1320,8 @@ struct virtio_rdma_cmd_get_dma_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_mr - struct rsp_get_dma_mr, rsp_create_mr and rsp_reg_user_mr: a new
- *	MR
+ * struct virtio_rdma_rsp_mr - response of GET_DMA_MR, CREATE_MR and REG_USER_MR: a new MR
+ *	(RFC: struct rsp_get_dma_mr, rsp_create_mr and rsp_reg_user_mr)
  * @mrn: handle
  * @lkey: local key
  * @rkey: remote key
@@ -1333,7 +1333,7 @@ struct virtio_rdma_rsp_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_mr - struct cmd_create_mr
+ * struct virtio_rdma_cmd_create_mr - request of CREATE_MR (RFC: struct cmd_create_mr)
  * @pdn: PD
  * @access_flags: access flags
  * @max_num_sg: maximum number of pages that the MR may have
@@ -1345,7 +1345,7 @@ struct virtio_rdma_cmd_create_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_map_mr_sg - struct cmd_map_mr_sg
+ * struct virtio_rdma_cmd_map_mr_sg - request of MAP_MR_SG (RFC: struct cmd_map_mr_sg)
  * @mrn: MR
  * @npages: number of pages
  * @start: address of the first byte in the MR, as used in work requests
@@ -1361,7 +1361,7 @@ struct virtio_rdma_cmd_map_mr_sg {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_map_mr_sg - struct rsp_map_mr_sg
+ * struct virtio_rdma_rsp_map_mr_sg - response of MAP_MR_SG (RFC: struct rsp_map_mr_sg)
  * @npages: number of pages mapped
  */
 struct virtio_rdma_rsp_map_mr_sg {
@@ -1369,8 +1369,8 @@ struct virtio_rdma_rsp_map_mr_sg {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_reg_user_mr - struct cmd_reg_user_mr. The first byte is at offset
- *	start % 4096 of the first page
+ * struct virtio_rdma_cmd_reg_user_mr - request of REG_USER_MR (RFC: struct cmd_reg_user_mr).
+ *	The first byte is at offset start % 4096 of the first page
  * @pdn: PD
  * @access_flags: access flags
  * @start: address in the process's address space
@@ -1420,7 +1420,7 @@ struct virtio_rdma_cmd_reg_user_mr_pages {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_dereg_mr - struct cmd_dereg_mr
+ * struct virtio_rdma_cmd_dereg_mr - request of DEREG_MR (RFC: struct cmd_dereg_mr)
  * @mrn: handle
  */
 struct virtio_rdma_cmd_dereg_mr {
@@ -1428,7 +1428,7 @@ struct virtio_rdma_cmd_dereg_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_alloc_mw - ALLOC_MW. Needs MemWindows
+ * struct virtio_rdma_cmd_alloc_mw - request of ALLOC_MW. Needs MemWindows
  * @pdn: PD
  * @mw_type: MwType
  * @reserved: reserved, zero
@@ -1450,7 +1450,7 @@ struct virtio_rdma_rsp_alloc_mw {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_dealloc_mw - DEALLOC_MW. Needs MemWindows
+ * struct virtio_rdma_cmd_dealloc_mw - request of DEALLOC_MW. Needs MemWindows
  * @mwn: handle
  */
 struct virtio_rdma_cmd_dealloc_mw {
@@ -1469,7 +1469,7 @@ struct virtio_rdma_cmd_dealloc_mw {
 #define VIRTIO_RDMA_REREG_FLAGS_ACCESS (1U << 2)
 
 /**
- * struct virtio_rdma_cmd_rereg_mr - REREG_MR. The keys of the MR do not change
+ * struct virtio_rdma_cmd_rereg_mr - request of REREG_MR. The keys of the MR do not change
  * @mrn: MR
  * @flags: the parts to change. Fields of memory for other parts are ignored
  * @memory: the new memory, PD and access flags
@@ -1481,7 +1481,7 @@ struct virtio_rdma_cmd_rereg_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_revoke_mr - REVOKE_MR. Needs Peers
+ * struct virtio_rdma_cmd_revoke_mr - request of REVOKE_MR. Needs Peers
  * @mrn: handle. It remains valid
  */
 struct virtio_rdma_cmd_revoke_mr {
@@ -1489,7 +1489,8 @@ struct virtio_rdma_cmd_revoke_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_global_route - struct virtio_rdma_global_route
+ * struct virtio_rdma_global_route - global route of a path (RFC: struct
+ *	virtio_rdma_global_route)
  * @dgid: destination GID, in network byte order
  * @flow_label: flow label
  * @sgid_index: index of the source GID
@@ -1505,7 +1506,7 @@ struct virtio_rdma_global_route {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_ah_attr - struct virtio_rdma_ah_attr
+ * struct virtio_rdma_ah_attr - path to a peer (RFC: struct virtio_rdma_ah_attr)
  * @grh: global route
  * @sl: service level
  * @static_rate: static rate, encoded as in a path record (IBTA 15.2.5.16); 0 for the port's
@@ -1524,7 +1525,7 @@ struct virtio_rdma_ah_attr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_qp_cap - struct virtio_rdma_qp_cap
+ * struct virtio_rdma_qp_cap - size of a QP's queues (RFC: struct virtio_rdma_qp_cap)
  * @max_send_wr: maximum number of outstanding work requests of the SQ
  * @max_recv_wr: maximum number of outstanding work requests of the RQ
  * @max_send_sge: maximum number of SGEs of a send work request
@@ -1540,7 +1541,7 @@ struct virtio_rdma_qp_cap {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_qp_attr - struct virtio_rdma_qp_attr
+ * struct virtio_rdma_qp_attr - attributes of a QP (RFC: struct virtio_rdma_qp_attr)
  * @qp_state: new state, QpState
  * @cur_qp_state: assumed current state
  * @path_mtu: path MTU, Mtu
@@ -1609,7 +1610,7 @@ struct virtio_rdma_qp_attr {
 #define VIRTIO_RDMA_CREATE_FLAGS_SRQ (1U << 2)
 
 /**
- * struct virtio_rdma_cmd_create_qp - struct cmd_create_qp
+ * struct virtio_rdma_cmd_create_qp - request of CREATE_QP (RFC: struct cmd_create_qp)
  * @pdn: PD
  * @qp_type: QpType
  * @sq_sig_type: SigType
@@ -1641,7 +1642,7 @@ struct virtio_rdma_cmd_create_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_create_qp - struct rsp_create_qp
+ * struct virtio_rdma_rsp_create_qp - response of CREATE_QP (RFC: struct rsp_create_qp)
  * @qpn: handle
  */
 struct virtio_rdma_rsp_create_qp {
@@ -1666,7 +1667,7 @@ struct virtio_rdma_cmd_create_qp_rings {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_modify_qp - struct cmd_modify_qp
+ * struct virtio_rdma_cmd_modify_qp - request of MODIFY_QP (RFC: struct cmd_modify_qp)
  * @qpn: handle
  * @attr_mask: attributes to change
  * @attrs: new values of these attributes
@@ -1678,7 +1679,7 @@ struct virtio_rdma_cmd_modify_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_qp - struct cmd_query_qp
+ * struct virtio_rdma_cmd_query_qp - request of QUERY_QP (RFC: struct cmd_query_qp)
  * @qpn: handle
  * @attr_mask: requested attributes
  */
@@ -1688,7 +1689,7 @@ struct virtio_rdma_cmd_query_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_query_qp - struct rsp_query_qp
+ * struct virtio_rdma_rsp_query_qp - response of QUERY_QP (RFC: struct rsp_query_qp)
  * @attr: attributes
  */
 struct virtio_rdma_rsp_query_qp {
@@ -1696,7 +1697,7 @@ struct virtio_rdma_rsp_query_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_destroy_qp - struct cmd_destroy_qp
+ * struct virtio_rdma_cmd_destroy_qp - request of DESTROY_QP (RFC: struct cmd_destroy_qp)
  * @qpn: handle
  */
 struct virtio_rdma_cmd_destroy_qp {
@@ -1704,7 +1705,7 @@ struct virtio_rdma_cmd_destroy_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_set_rate_limit - SET_RATE_LIMIT. Needs RateLimit
+ * struct virtio_rdma_cmd_set_rate_limit - request of SET_RATE_LIMIT. Needs RateLimit
  * @qpn: QP
  * @rate_limit: rate in kb/s (1,000 bits per second), or 0 for no limit
  * @max_burst_size: burst in bytes, or 0 for the device's default
@@ -1721,7 +1722,7 @@ struct virtio_rdma_cmd_set_rate_limit {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_attach_mcast - ATTACH_MCAST. Needs Multicast
+ * struct virtio_rdma_cmd_attach_mcast - request of ATTACH_MCAST. Needs Multicast
  * @qpn: QP
  * @mgid: the group's GID, in network byte order
  */
@@ -1731,7 +1732,7 @@ struct virtio_rdma_cmd_attach_mcast {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_detach_mcast - DETACH_MCAST. Needs Multicast
+ * struct virtio_rdma_cmd_detach_mcast - request of DETACH_MCAST. Needs Multicast
  * @qpn: QP
  * @mgid: the group's GID, in network byte order
  */
@@ -1741,7 +1742,7 @@ struct virtio_rdma_cmd_detach_mcast {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_srq - CREATE_SRQ
+ * struct virtio_rdma_cmd_create_srq - request of CREATE_SRQ
  * @pdn: PD against which the local keys of work requests are checked
  * @max_wr: maximum number of outstanding work requests
  * @max_sge: maximum number of SGEs of a work request
@@ -1761,7 +1762,7 @@ struct virtio_rdma_cmd_create_srq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_create_srq - answer to CREATE_SRQ
+ * struct virtio_rdma_rsp_create_srq - response of CREATE_SRQ
  * @srqn: handle
  */
 struct virtio_rdma_rsp_create_srq {
@@ -1777,7 +1778,8 @@ struct virtio_rdma_rsp_create_srq {
 #define VIRTIO_RDMA_SRQ_ATTR_MASK_LIMIT (1U << 1)
 
 /**
- * struct virtio_rdma_cmd_modify_srq - MODIFY_SRQ. Fields outside of the mask are zero
+ * struct virtio_rdma_cmd_modify_srq - request of MODIFY_SRQ. Fields outside of the mask are
+ *	zero
  * @srqn: handle
  * @attr_mask: attributes to change
  * @max_wr: maximum number of outstanding work requests
@@ -1793,7 +1795,7 @@ struct virtio_rdma_cmd_modify_srq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_srq - QUERY_SRQ
+ * struct virtio_rdma_cmd_query_srq - request of QUERY_SRQ
  * @srqn: handle
  */
 struct virtio_rdma_cmd_query_srq {
@@ -1801,7 +1803,7 @@ struct virtio_rdma_cmd_query_srq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_query_srq - answer to QUERY_SRQ
+ * struct virtio_rdma_rsp_query_srq - response of QUERY_SRQ
  * @max_wr: maximum number of outstanding work requests
  * @max_sge: maximum number of SGEs of a work request
  * @limit: the armed limit; 0 after its event was raised
@@ -1813,7 +1815,7 @@ struct virtio_rdma_rsp_query_srq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_destroy_srq - DESTROY_SRQ
+ * struct virtio_rdma_cmd_destroy_srq - request of DESTROY_SRQ
  * @srqn: handle
  */
 struct virtio_rdma_cmd_destroy_srq {
@@ -1824,7 +1826,7 @@ struct virtio_rdma_cmd_destroy_srq {
 #define VIRTIO_RDMA_INLINE_OFFSET 91
 
 /**
- * struct virtio_rdma_sge - struct sge
+ * struct virtio_rdma_sge - scatter/gather element (RFC: struct sge)
  * @addr: address
  * @length: length in bytes
  * @lkey: local key
@@ -1836,7 +1838,8 @@ struct virtio_rdma_sge {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_sq_header - struct cmd_post_send
+ * struct virtio_rdma_sq_header - start of a send WQE, before its SGEs (RFC: struct
+ *	cmd_post_send)
  * @num_sge: number of SGEs that follow
  * @send_flags: flags
  * @opcode: WrOpcode
@@ -1878,7 +1881,8 @@ struct virtio_rdma_atomic {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_address_vector - struct virtio_rdma_av
+ * struct virtio_rdma_address_vector - address vector of a datagram (RFC: struct
+ *	virtio_rdma_av)
  * @port: port
  * @pdn: PD of the address handle
  * @sl_tclass_flowlabel: sl << 28 | traffic_class << 20 | flow_label
@@ -2000,7 +2004,8 @@ struct virtio_rdma_flush {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rq_header - struct cmd_post_recv
+ * struct virtio_rdma_rq_header - start of a receive WQE, before its SGEs (RFC: struct
+ *	cmd_post_recv)
  * @num_sge: number of SGEs that follow
  * @wr_id: the wr_id of the work request
  */
@@ -2018,12 +2023,83 @@ struct virtio_rdma_rq_header {
 /* Slot shift of a CQ: each CQE has a slot of 64 bytes. */
 #define VIRTIO_RDMA_CQ_SLOT_SHIFT 6
 
+/*
+ * Why a work request failed: vendor_err of a CQE with an error (__u8).
+ */
+/* The work request was flushed. */
+#define VIRTIO_RDMA_WC_REASON_FLUSHED 1
+/* No operation has this opcode. */
+#define VIRTIO_RDMA_WC_REASON_UNKNOWN_OPCODE 2
+/* The QP's type, its owner or the negotiated features do not permit the operation. */
+#define VIRTIO_RDMA_WC_REASON_OPCODE_NOT_PERMITTED 3
+/* The WQE has more SGEs than the QP or SRQ permits. */
+#define VIRTIO_RDMA_WC_REASON_TOO_MANY_SGES 4
+/* The WQE is longer than its buffer (virtqueue mode). */
+#define VIRTIO_RDMA_WC_REASON_SHORT_WQE 5
+/* Inline data with more than one SGE, or with an operation that stores data. */
+#define VIRTIO_RDMA_WC_REASON_BAD_INLINE 6
+/* The fields of a FLUSH are undefined. */
+#define VIRTIO_RDMA_WC_REASON_BAD_FLUSH 7
+/* max_rd_atomic of the QP is 0. */
+#define VIRTIO_RDMA_WC_REASON_NO_READS 8
+/* The address vector of a datagram is invalid. */
+#define VIRTIO_RDMA_WC_REASON_BAD_ADDRESS 9
+/* The inline data is longer than the QP permits. */
+#define VIRTIO_RDMA_WC_REASON_INLINE_TOO_LONG 10
+/* The message is longer than a message or a datagram may be. */
+#define VIRTIO_RDMA_WC_REASON_MESSAGE_TOO_LONG 11
+/* The local memory of an atomic operation does not have 8 bytes. */
+#define VIRTIO_RDMA_WC_REASON_BAD_ATOMIC_LENGTH 12
+/* The message is longer than its receive. */
+#define VIRTIO_RDMA_WC_REASON_RECEIVE_TOO_SHORT 13
+/* A response to a READ has another length. */
+#define VIRTIO_RDMA_WC_REASON_BAD_RESPONSE_LENGTH 14
+/* A response does not fit the request. */
+#define VIRTIO_RDMA_WC_REASON_UNEXPECTED_RESPONSE 15
+/* No MR or window has this key. */
+#define VIRTIO_RDMA_WC_REASON_NO_SUCH_KEY 16
+/* The MR or window is of another PD. */
+#define VIRTIO_RDMA_WC_REASON_OTHER_PD 17
+/* The key is not valid: it was revoked or invalidated, or is not registered or bound yet. */
+#define VIRTIO_RDMA_WC_REASON_KEY_REVOKED 18
+/* The range is not inside the MR or window. */
+#define VIRTIO_RDMA_WC_REASON_OUT_OF_BOUNDS 19
+/* The MR lacks an access flag. */
+#define VIRTIO_RDMA_WC_REASON_ACCESS_NOT_GRANTED 20
+/* The window is bound for another QP. */
+#define VIRTIO_RDMA_WC_REASON_OTHER_QP 21
+/* The VM has no memory at an address of the MR. */
+#define VIRTIO_RDMA_WC_REASON_NO_MEMORY 22
+/* The MR or window is not for this operation. */
+#define VIRTIO_RDMA_WC_REASON_UNSUITABLE_KEY 23
+/* The MR is registered or the window bound already. */
+#define VIRTIO_RDMA_WC_REASON_KEY_IN_USE 24
+/* The new key is of another MR or window. */
+#define VIRTIO_RDMA_WC_REASON_KEY_MISMATCH 25
+/* The requested access flags are undefined or not possible. */
+#define VIRTIO_RDMA_WC_REASON_BAD_ACCESS_FLAGS 26
+/* The pages of a registration are invalid. */
+#define VIRTIO_RDMA_WC_REASON_BAD_PAGES 27
+/* Reserved bytes are not 0. */
+#define VIRTIO_RDMA_WC_REASON_RESERVED_NOT_ZERO 28
+/* The peer's QP does not admit the operation. */
+#define VIRTIO_RDMA_WC_REASON_PEER_INVALID_REQUEST 29
+/* The peer refused the R_Key or its range. */
+#define VIRTIO_RDMA_WC_REASON_PEER_ACCESS 30
+/* The peer failed to execute the request. */
+#define VIRTIO_RDMA_WC_REASON_PEER_OPERATION 31
+/* The peer did not answer, and no retry is left. */
+#define VIRTIO_RDMA_WC_REASON_PEER_SILENT 32
+/* The peer had no receive, and no RNR retry is left. */
+#define VIRTIO_RDMA_WC_REASON_PEER_NOT_READY 33
+
 /**
- * struct virtio_rdma_cqe - a CQE: struct virtio_rdma_cq_req
+ * struct virtio_rdma_cqe - completion queue entry (RFC: struct virtio_rdma_cq_req)
  * @wr_id: the wr_id of the work request
  * @status: status, WcStatus
  * @opcode: WrOpcode of a send work request, else OPCODE_RECV or OPCODE_RECV_RDMA_WITH_IMM
- * @vendor_err: vendor error. For a datagram with WITH_VLAN, the VLAN id
+ * @vendor_err: WcReason if the status is an error. For a datagram with WITH_VLAN, the VLAN
+ *	id; otherwise 0
  * @byte_len: bytes transferred
  * @ex: immediate data in network byte order, or the invalidated key as le32
  * @qp_num: QPN of the QP whose work request completed

@@ -21,6 +21,8 @@
 #include <rdma/uverbs_ioctl.h>
 #include <rdma/uverbs_types.h>
 
+#include <trace/events/virtio_rdma.h>
+
 #include "../../../include/rdma/peer.h"
 
 #include "../helpers/helpers.c"

@@ -35,6 +35,11 @@ __rust_helper u8 rust_helper_netdev_addr_byte(const struct net_device *dev, unsi
 	return READ_ONCE(dev->dev_addr[at]);
 }
 
+__rust_helper int rust_helper_netdev_ifindex(const struct net_device *dev)
+{
+	return dev->ifindex;
+}
+
 __rust_helper unsigned int rust_helper_netdev_mtu(const struct net_device *dev)
 {
 	return READ_ONCE(dev->mtu);

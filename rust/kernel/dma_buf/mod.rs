@@ -49,7 +49,7 @@ impl DmaBuf {
     ///
     /// `raw` is a valid buffer. The caller owns a reference to `raw`, and gives it up.
     pub unsafe fn from_raw(raw: NonNull<bindings::dma_buf>) -> Self {
-        // INVARIANT: By the safety requirements.
+        // INVARIANT: `raw` is a valid buffer, and the caller's reference becomes this one's.
         Self(raw)
     }
 

@@ -45,7 +45,7 @@ impl Pages {
                 contents.push(byte(at), GFP_KERNEL)?;
             }
             let page = Page::alloc_page(GFP_KERNEL)?;
-            // SAFETY: The source has a page's bytes, and nobody else has a reference to the page.
+            // SAFETY: The source has a page's bytes, and there is no other reference to the page.
             unsafe { page.write_raw(contents.as_ptr(), 0, PAGE_SIZE) }?;
             pages.push(page, GFP_KERNEL)?;
         }
@@ -110,7 +110,7 @@ impl Pages {
                 bindings::GFP_KERNEL,
             )
         })?;
-        // SAFETY: By the safety requirements; the table was filled above.
+        // SAFETY: `device` is valid, and the table was filled above.
         to_result(unsafe { bindings::dma_map_sgtable(device, &mut *table, direction, 0) })
             // SAFETY: The table was filled above and is not mapped.
             .inspect_err(|_| unsafe { bindings::sg_free_table(&mut *table) })?;
@@ -153,7 +153,7 @@ unsafe extern "C" fn map(
     attachment: *mut bindings::dma_buf_attachment,
     direction: bindings::dma_data_direction,
 ) -> *mut bindings::sg_table {
-    // SAFETY: By the safety requirements; the core calls `unmap` before `release`.
+    // SAFETY: The attachment's buffer is one of `Pages`; the core calls `unmap` before `release`.
     let table = unsafe {
         let pages = &*(*(*attachment).dmabuf).priv_.cast::<Pages>();
         pages.map((*attachment).dev, direction)
@@ -169,7 +169,7 @@ unsafe extern "C" fn unmap(
     table: *mut bindings::sg_table,
     direction: bindings::dma_data_direction,
 ) {
-    // SAFETY: By the safety requirements: the table is a box that is mapped for this device.
+    // SAFETY: `map` returned the table for the attachment: a box that is mapped for this device.
     unsafe {
         bindings::dma_unmap_sgtable((*attachment).dev, table, direction, 0);
         bindings::sg_free_table(table);
@@ -181,6 +181,6 @@ unsafe extern "C" fn unmap(
 ///
 /// Called by the core when the last reference to a buffer of [`Pages`] is gone.
 unsafe extern "C" fn release(buffer: *mut bindings::dma_buf) {
-    // SAFETY: By the safety requirements; `export` gave the box up.
+    // SAFETY: The last reference to the buffer is gone, and `export` gave the box up.
     drop(unsafe { KBox::from_raw((*buffer).priv_.cast::<Pages>()) });
 }

@@ -147,7 +147,7 @@ impl<T: HwRng> Registration<T> {
         // SAFETY: By this function's requirements and the type invariant: before the generator is
         // dropped, it is unregistered, which waits for reads.
         let rng = unsafe { &*((*hwrng).priv_ as *const T) };
-        // SAFETY: By this function's requirements; nobody else accesses the room meanwhile.
+        // SAFETY: By this function's requirements; nothing else accesses the room meanwhile.
         let room = unsafe { slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), max) };
         let mut data = Buffer::new(room);
         match rng.read(&mut data, wait) {

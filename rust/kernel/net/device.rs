@@ -109,6 +109,12 @@ impl Device {
         unsafe { bindings::netdev_is_registered(self.as_raw()) }
     }
 
+    /// The index of the device, by which `ip link` shows it. Unlike the name, it does not change.
+    pub fn index(&self) -> i32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::netdev_ifindex(self.as_raw()) }
+    }
+
     /// Whether the device is a port of a bond or team.
     pub fn is_lag_port(&self) -> bool {
         // SAFETY: By the type invariant.
@@ -150,12 +156,13 @@ pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(
     /// # Safety
     ///
     /// `netdev` is a registered network device during the call, `search` a `Search<K, F>` that
-    /// nobody else uses.
+    /// nothing else uses.
     unsafe extern "C" fn visit<K: Ord, F: FnMut(&Device) -> Option<K>>(
         netdev: *mut bindings::net_device,
         search: *mut c_void,
     ) {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `netdev` is registered during the call, and `search` is a `Search<K, F>` that
+        // nothing else uses.
         let (netdev, search) = unsafe {
             (
                 Device::from_raw(netdev),
@@ -172,7 +179,7 @@ pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(
 
     let mut search = Search { key, best: None };
     // SAFETY: The RTNL is held. The callback is called only during the call, with registered
-    // devices and with `search`, which is borrowed by nobody else.
+    // devices and with `search`, which is borrowed only here.
     unsafe { bindings::netdev_for_each(Some(visit::<K, F>), (&raw mut search).cast()) };
     search.best
 }

@@ -96,8 +96,8 @@ static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
 ///
 /// Called with the reservation of the buffer locked, for an attachment that [`pin`] made.
 unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) {
-    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and the
-    // reservation guards all changes of the umem.
+    // SAFETY: `pin` made the attachment, and the umem is freed after the attachment has ended. The
+    // reservation is locked, and guards all changes of the umem.
     unsafe {
         let raw = (*attachment)
             .importer_priv

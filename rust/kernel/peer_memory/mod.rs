@@ -99,7 +99,7 @@ fn with_exporters<R>(work: impl FnOnce(&mut Exporters) -> Result<R>) -> Result<R
 pub unsafe extern "C" fn rdma_peer_register(exporter: *const bindings::rdma_peer) -> c_int {
     from_result(|| {
         let raw = NonNull::new(exporter.cast_mut()).ok_or(EINVAL)?;
-        // SAFETY: By the safety requirements.
+        // SAFETY: `exporter` is valid until it is unregistered.
         let exporter = unsafe { raw.as_ref() };
         if exporter.name.is_null()
             || exporter.get_context_private_data.is_none()
@@ -108,7 +108,8 @@ pub unsafe extern "C" fn rdma_peer_register(exporter: *const bindings::rdma_peer
         {
             return Err(EINVAL);
         }
-        // INVARIANT: By the safety requirements and the check above.
+        // INVARIANT: `exporter` stays valid and unchanged while it is registered. It has a name and
+        // all functions, as checked above.
         let new = Entry(raw);
         let length = new.name().to_bytes_with_nul().len();
         if length <= 1 || length > bindings::RDMA_PEER_NAME_MAX as usize {
@@ -201,8 +202,7 @@ impl ExporterContext {
                 .flatten()
                 .find(|entry| entry.name() == name);
             let entry = *found.ok_or(EINVAL)?;
-            // SAFETY: The exporter is registered, so its module exists, though it may be being
-            // removed.
+            // SAFETY: The exporter is registered, so its module exists. Its removal may have begun.
             if !unsafe { bindings::try_module_get(entry.exporter().owner) } {
                 return Err(EINVAL);
             }

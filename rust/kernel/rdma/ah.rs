@@ -102,16 +102,17 @@ impl<'a> AhInitAttr<'a> {
     /// `raw` points to a path, of which [`AhAttr::from_raw`] says what is initialized. The entry of
     /// the GID table that the path points to is valid for `'a`.
     unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `raw` points to a path.
         let raw = unsafe { (*raw).ah_attr };
-        // SAFETY: By the safety requirements.
+        // SAFETY: `raw` points to a path that is initialized as `AhAttr::from_raw` requires it.
         let attr = unsafe { AhAttr::from_raw(raw) }?;
-        // SAFETY: By the safety requirements; `AhAttr` refuses a path without global route.
+        // SAFETY: The path's global route is initialized, since `AhAttr` refuses a path without
+        // one.
         let source = unsafe { (*raw).grh.sgid_attr };
         if source.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: By the safety requirements.
+        // SAFETY: The entry that the path points to is valid for `'a`.
         let source = unsafe { GidEntry::from_raw(source) };
         Ok(Self { attr, source })
     }
@@ -144,7 +145,7 @@ unsafe fn create_with<T: AddressHandles>(
     init: *const bindings::rdma_ah_init_attr,
     create: impl FnOnce(&Pd<T>, &AhInitAttr<'_>) -> Result<T::Ah>,
 ) -> Result<c_int> {
-    // SAFETY: By the safety requirements.
+    // SAFETY: `init` and everything that it points to are valid.
     let init = unsafe { AhInitAttr::from_raw(init) }?;
     // SAFETY: The core has set the PD, which is not destroyed before its AHs.
     let pd = unsafe { Pd::<T>::from_raw((*raw).pd) };
@@ -163,7 +164,7 @@ pub(super) unsafe extern "C" fn create<T: AddressHandles>(
     init: *mut bindings::rdma_ah_init_attr,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `ah` is allocated and not in use, `init` is valid, and the core holds its source GID.
     from_result(|| unsafe { create_with::<T>(ah, init, T::create_ah) })
 }
 
@@ -177,9 +178,10 @@ pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         let udata = unsafe { Udata::of_process(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `ah` is allocated and not in use, `init` is valid, and the core holds its source
+        // GID.
         unsafe { create_with::<T>(ah, init, |pd, init| T::create_user_ah(pd, init, &udata)) }
     })
 }
@@ -192,9 +194,9 @@ pub(super) unsafe extern "C" fn query<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `ah` is created.
     let queried = T::query_ah(unsafe { Ah::<T>::from_raw(ah) });
-    // SAFETY: By the function's safety requirements. Zeroes are a valid value of the structure.
+    // SAFETY: `attr` is writable. Zeroes are a valid value of the structure.
     unsafe {
         attr.write_bytes(0, 1);
         queried.write(&mut *attr);
@@ -210,7 +212,7 @@ pub(super) unsafe extern "C" fn destroy<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     _flags: u32,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    // SAFETY: Nothing uses `ah` any more, so there is no other reference.
     unsafe { Ah::<T>::drop_parts(ah) };
     0
 }

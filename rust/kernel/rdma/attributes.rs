@@ -120,11 +120,11 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: The core queries devices from their registration on.
         let from = T::query_device(unsafe { Device::from_raw(device) });
-        // SAFETY: By the function's safety requirements; the core has zeroed the structure.
+        // SAFETY: `attr` is writable; the core has zeroed the structure.
         let to = unsafe { &mut *attr };
         let [major, minor, patch] = from.fw_ver.map(u64::from);
         to.fw_ver = major << 32 | minor << 16 | patch;
@@ -154,8 +154,7 @@ pub(super) unsafe extern "C" fn firmware_version(
     device: *mut bindings::ib_device,
     text: *mut c_char,
 ) {
-    // SAFETY: By the function's safety requirements; the attributes of a registered device do not
-    // change.
+    // SAFETY: `device` is registered; the attributes of a registered device do not change.
     let version = unsafe { (*device).attrs.fw_ver };
     // CAST: The three numbers of the version.
     let part = |shift: u32| (version >> shift) as u16;
@@ -164,7 +163,8 @@ pub(super) unsafe extern "C" fn firmware_version(
     if let Ok(version) = version {
         let bytes = version.to_bytes_with_nul();
         const { assert!(bindings::IB_FW_VERSION_NAME_MAX as usize >= "65535.65535.65535\0".len()) };
-        // SAFETY: By the function's safety requirements, and the assertion.
+        // SAFETY: `text` has `IB_FW_VERSION_NAME_MAX` bytes, at least as many as `bytes` by the
+        // assertion.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), text.cast(), bytes.len()) };
     }
 }

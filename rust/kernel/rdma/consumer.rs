@@ -73,8 +73,8 @@ macro_rules! handled {
             type Event = $event;
 
             unsafe fn event_handler(this: *mut Self) -> super::consumer::EventHandler {
-                // SAFETY: By the function's safety requirements; the core sets these fields before
-                // it creates the object.
+                // SAFETY: The object is created; the core sets these fields before it creates the
+                // object.
                 unsafe {
                     super::consumer::EventHandler {
                         device: (*this).device,
@@ -175,7 +175,7 @@ impl<Q: Handled> Link<Q> {
     ///
     /// `queue` is created and not destroyed during the call.
     unsafe fn tell(&self, queue: *mut Q) {
-        // SAFETY: By the safety requirements.
+        // SAFETY: By the requirements of this function.
         let EventHandler {
             device,
             handler,
@@ -271,8 +271,8 @@ impl<Q: Handled> Consumer<Q> {
     pub(super) unsafe fn link(&self, queue: *mut Q, owner: *mut Q) {
         let _guard = self.0.calling.lock();
         self.0.owner.store(owner, Relaxed);
-        // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for
-        // the deferred call. Release: see `Link::call`.
+        // INVARIANT: `queue` is created. `unlink` is called before its destruction, and waits for
+        // the holder of the lock and for the deferred call. Release: see `Link::call`.
         self.0.queue.store(queue, Release);
     }
 }

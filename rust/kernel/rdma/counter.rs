@@ -76,7 +76,7 @@ pub(super) const SIZE: usize = size_of::<bindings::rdma_counter>();
 
 /// # Safety
 ///
-/// Called by the core as `counter_init`. Nothing is to be initialized.
+/// Called by the core as `counter_init`. There is nothing to initialize.
 pub(super) unsafe extern "C" fn init(_counter: *mut bindings::rdma_counter) {}
 
 /// The device and the number of a counter. A counter to which no QP was ever bound has no number.
@@ -88,9 +88,9 @@ pub(super) unsafe extern "C" fn init(_counter: *mut bindings::rdma_counter) {}
 unsafe fn parts<'a, T: QpCounters>(
     counter: *mut bindings::rdma_counter,
 ) -> (&'a Device<T>, Option<NonZeroU32>) {
-    // SAFETY: By the safety requirements. The core sets the device of each counter, and destroys
-    // all counters before the device goes away. The number is written only by `bind`, under the
-    // lock.
+    // SAFETY: `counter` is valid. The core sets the device of each counter, and destroys all
+    // counters before the device goes away. Only `bind` writes the number, under the lock, which is
+    // held unless nothing else refers to the counter.
     unsafe {
         let device = Device::from_raw((*counter).device);
         (device, NonZeroU32::new((*counter).id))
@@ -117,9 +117,9 @@ pub(super) unsafe extern "C" fn bind<T: QpCounters>(
     port: u32,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `counter` is valid, and its lock is held.
         let (device, existing) = unsafe { parts::<T>(counter) };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `qp` is created.
         let bound = unsafe { Qp::<T>::from_raw(qp) };
         let number = existing.map_or_else(|| T::create_counter(device, port), Ok)?;
         T::bind_qp(bound, number).inspect_err(|_| {
@@ -128,8 +128,8 @@ pub(super) unsafe extern "C" fn bind<T: QpCounters>(
                 T::destroy_counter(device, number);
             }
         })?;
-        // SAFETY: By the function's safety requirements. The core leaves both fields to the driver,
-        // and does not change them during the call.
+        // SAFETY: `counter` and `qp` are valid. The core leaves both fields to the driver, and does
+        // not change them during the call.
         unsafe {
             (*counter).id = number.get();
             (*qp).counter = counter;
@@ -146,10 +146,10 @@ pub(super) unsafe extern "C" fn unbind<T: QpCounters>(
     qp: *mut bindings::ib_qp,
     _port: u32,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `qp` is created.
     T::unbind_qp(unsafe { Qp::<T>::from_raw(qp) });
     // The QP may outlive the counter, so the pointer must not stay.
-    // SAFETY: By the function's safety requirements. The core leaves the field to the driver.
+    // SAFETY: `qp` is created. The core leaves the field to the driver.
     unsafe { (*qp).counter = core::ptr::null_mut() };
     0
 }
@@ -161,7 +161,7 @@ pub(super) unsafe extern "C" fn unbind<T: QpCounters>(
 pub(super) unsafe extern "C" fn dealloc<T: QpCounters>(
     counter: *mut bindings::rdma_counter,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `counter` is valid, and nothing else refers to it.
     if let (device, Some(number)) = unsafe { parts::<T>(counter) } {
         T::destroy_counter(device, number);
     }
@@ -176,10 +176,10 @@ pub(super) unsafe extern "C" fn update<T: QpCounters>(
     counter: *mut bindings::rdma_counter,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `counter` is valid, and its lock is held.
         let (device, number) = unsafe { parts::<T>(counter) };
         let values = T::read_counter(device, number.ok_or(EINVAL)?)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `counter` and its `stats` are valid.
         let to = unsafe { (&raw mut (*(*counter).stats).value).cast::<u64>() };
         for (index, value) in values.take(T::COUNTERS.len()).enumerate() {
             // The core reads values without the counter's lock.

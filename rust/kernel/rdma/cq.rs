@@ -166,8 +166,7 @@ core_object!(ib_cq, CompletionQueues, Cq, ConsumerLink<bindings::ib_cq>);
 
 handled! { ib_cq, CqEvent, cq_context, cq,
     unsafe fn complete(this: *mut Self) {
-        // SAFETY: By the function's safety requirements; the consumer passed the handler together
-        // with this context.
+        // SAFETY: The CQ is created; the consumer passed the handler together with this context.
         unsafe {
             // uverbs allocates an event for each call. Out of the kernel's tree the number of
             // events is limited here; in the tree, uverbs itself has to limit it.
@@ -191,7 +190,8 @@ unsafe fn create_with<T: CompletionQueues>(
     raw: *mut bindings::ib_cq,
     create: impl FnOnce(CqConsumer) -> Result<NewCq<T::Cq>>,
 ) -> Result<c_int> {
-    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    // SAFETY: `raw` is allocated for a device of `T`; the core has set the device, which stays
+    // registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
     let link = ConsumerLink::new(device.work())?;
     let consumer = link.consumer();
@@ -211,7 +211,7 @@ unsafe fn create_with<T: CompletionQueues>(
 ///
 /// `attr` is valid.
 unsafe fn attributes(attr: *const bindings::ib_cq_init_attr) -> CqAttr {
-    // SAFETY: By the safety requirements.
+    // SAFETY: `attr` is valid.
     let attr = unsafe { &*attr };
     CqAttr {
         entries: attr.cqe,
@@ -234,10 +234,10 @@ pub(super) unsafe extern "C" fn create<T: CompletionQueues>(
         return EOPNOTSUPP.to_errno();
     }
     from_result(|| {
-        // SAFETY: By the function's safety requirements; the core has set the device, which stays
+        // SAFETY: `cq` is allocated and `attr` valid; the core has set the device, which stays
         // registered.
         let (device, attr) = unsafe { (Device::<T>::from_raw((*cq).device), attributes(attr)) };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is allocated for a device of `T` and not in use.
         unsafe { create_with::<T>(cq, |consumer| T::create_cq(device, &attr, consumer)) }
     })
 }
@@ -252,7 +252,7 @@ pub(super) unsafe extern "C" fn create_user<T: UserCompletionQueues>(
     attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements; a CQ is created within a context.
+        // SAFETY: `attrs` is valid; a CQ is created within a context.
         let (attr, context, udata) = unsafe {
             if bindings::uverbs_cq_has_buffer(attrs) {
                 // Memory of a CQ is passed in the driver's own data, not by these attributes.
@@ -264,7 +264,7 @@ pub(super) unsafe extern "C" fn create_user<T: UserCompletionQueues>(
                 Udata::of_process(&raw mut (*attrs).__bindgen_anon_1.hdr.driver_udata)?,
             )
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is allocated for a device of `T` and not in use.
         unsafe {
             create_with::<T>(cq, |consumer| {
                 T::create_user_cq(context, &attr, consumer, &udata)
@@ -282,13 +282,12 @@ pub(super) unsafe extern "C" fn resize_user<T: UserCompletionQueues>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         let udata = unsafe { Udata::of_process(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is created.
         let resized = T::resize_user_cq(unsafe { Cq::<T>::from_raw(cq) }, entries, &udata)?;
         let resized = c_int::try_from(resized)?;
-        // SAFETY: By the function's safety requirements; no Rust reference to the C structure
-        // exists.
+        // SAFETY: `cq` is created; no Rust reference to the C structure exists.
         unsafe { (*cq).cqe = resized };
         Ok(0)
     })
@@ -304,7 +303,7 @@ pub(super) unsafe extern "C" fn moderate<T: ModerateCompletionQueues>(
     period: u16,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is created and not destroyed before the call returns.
         let cq = unsafe { Cq::<T>::from_raw(cq) };
         T::moderate_cq(cq, count, period).map(|()| 0)
     })
@@ -320,15 +319,15 @@ pub(super) unsafe extern "C" fn moderate<T: ModerateCompletionQueues>(
 pub(super) unsafe extern "C" fn pre_destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `cq` was created and is not destroyed yet.
     unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
     0
 }
 
 /// # Safety
 ///
-/// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and
-/// nobody polls or arms `cq` any more.
+/// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and no
+/// client polls or arms `cq` any more.
 pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindings::ib_cq) {
     // SAFETY: No other reference exists: the core destroys the CQ, and no handler runs any more.
     unsafe { Cq::<T>::drop_parts(cq) };
@@ -336,18 +335,18 @@ pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindi
 
 /// # Safety
 ///
-/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created, no QP uses it, and
-/// nobody polls or arms it any more; `udata` is null or valid.
+/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created, no QP uses it, and no
+/// client polls or arms it any more; `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` was created, and no QP uses it.
         let result = unsafe { pre_destroy::<T>(cq) };
-        // SAFETY: By the function's safety requirements; `pre_destroy` was called above.
+        // SAFETY: Nobody uses `cq` any more; `pre_destroy` was called above.
         unsafe { post_destroy::<T>(cq) };
         Ok(result)
     })

@@ -113,8 +113,8 @@ impl<T: Driver> Device<T> {
     /// `raw` is a device of `T` whose driver data is initialized, and that is not deregistered
     /// during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
-        // INVARIANT: By the safety requirements.
-        // SAFETY: `Self` is transparent over the object; by the safety requirements.
+        // INVARIANT: `raw` is not deregistered during `'a`.
+        // SAFETY: The driver data of `raw` is initialized. `Self` is transparent over the object.
         unsafe { &*raw.cast::<Self>() }
     }
 
@@ -272,7 +272,7 @@ impl<T: Driver> DeviceRef<T> {
         // reference frees `raw`.
         Self {
             raw,
-            // SAFETY: By the safety requirements.
+            // SAFETY: `raw` is an allocated device.
             _memory: unsafe { embedded(raw.as_ptr()) }.into(),
             netdevs,
             _driver: PhantomData,
@@ -389,8 +389,8 @@ impl<T: Driver> Drop for Registered<'_, T> {
 ///
 /// `raw` is a device that is allocated during `'a`.
 unsafe fn embedded<'a>(raw: *mut bindings::ib_device) -> &'a device::Device {
-    // SAFETY: By the safety requirements; the core has initialized the generic device and holds a
-    // reference.
+    // SAFETY: `raw` is allocated during `'a`; the core has initialized the generic device and holds
+    // a reference.
     unsafe { device::Device::from_raw(embedded_device(raw)) }
 }
 
@@ -400,7 +400,7 @@ unsafe fn embedded<'a>(raw: *mut bindings::ib_device) -> &'a device::Device {
 ///
 /// `raw` is an allocated device.
 unsafe fn embedded_device(raw: *mut bindings::ib_device) -> *mut bindings::device {
-    // SAFETY: By the safety requirements. All members of a union lie at its start.
+    // SAFETY: `raw` is an allocated device. All members of a union lie at its start.
     unsafe { (&raw mut (*raw).__bindgen_anon_1).cast() }
 }
 
@@ -478,7 +478,7 @@ pub(super) const fn is_name_pattern(name: &CStr) -> bool {
 ///
 /// `device` is valid.
 unsafe fn write_node_desc(device: *mut bindings::ib_device, text: &[u8]) {
-    // SAFETY: By the safety requirements.
+    // SAFETY: `device` is valid.
     let start = unsafe { &raw mut (*device).node_desc };
     // Readers take no lock, so they may see parts of the old and of the new text. The last byte
     // stays zero.
@@ -502,7 +502,7 @@ pub(super) unsafe extern "C" fn modify(
     if mask != bindings::ib_device_modify_flags_IB_DEVICE_MODIFY_NODE_DESC as c_int {
         return EOPNOTSUPP.to_errno();
     }
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `change` is valid, and `device` is registered.
     unsafe {
         let text = (&raw const (*change).node_desc).cast::<[u8; NODE_DESC_MAX]>();
         write_node_desc(device, &*text);

@@ -199,8 +199,8 @@ impl<'a> LockedDmabuf<'a> {
     ///
     /// # Errors
     ///
-    /// `EBADF` and `EINVAL` if `fd` is no buffer, `EINVAL` for a range beyond the buffer's end;
-    /// errors of the exporter.
+    /// `EBADF` and `EINVAL` if `fd` is not a DMA buffer, `EINVAL` for a range beyond the buffer's
+    /// end; errors of the exporter.
     pub fn pin<T: Driver>(
         device: &'a Device<T>,
         fd: c_int,
@@ -236,9 +236,10 @@ impl<'a> LockedDmabuf<'a> {
         raw: NonNull<bindings::ib_umem_dmabuf>,
     ) -> Result<Self> {
         let locked = LockedUmem {
-            // INVARIANT: By the safety requirements.
+            // INVARIANT: The reservation of `raw` is locked, and `raw` belongs to the caller.
             lock: Locked(raw.as_ptr()),
-            // SAFETY: By the safety requirements; the umem is the first member.
+            // SAFETY: `raw` is a umem of `device` that belongs to the caller; the umem is the first
+            // member.
             umem: unsafe { Umem::from_raw(device, raw.cast()) },
         };
         Ok(Self {
@@ -253,8 +254,8 @@ impl<'a> LockedDmabuf<'a> {
         &self.locked.umem
     }
 
-    /// The exponent n of the largest page size of 2ⁿ bytes in `sizes` that describes the memory;
-    /// see [`Umem::best_page_shift`].
+    /// Binary logarithm of the largest page size in `sizes` that describes the memory; see
+    /// [`Umem::best_page_shift`].
     pub fn best_page_shift(&mut self, sizes: u64, iova: u64) -> Result<u8> {
         self.locked.umem.best_page_shift(sizes, iova)
     }
@@ -286,7 +287,7 @@ impl<'a> LockedDmabuf<'a> {
 ///
 /// Called by the core for a [`Dmabuf`] whose handler is `private`.
 unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
-    // SAFETY: By the function's safety requirements; the handler outlives the umem.
+    // SAFETY: `private` is the handler of the umem, which it outlives.
     unsafe { &*private.cast::<R>() }.revoke();
 }
 

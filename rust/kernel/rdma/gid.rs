@@ -94,7 +94,7 @@ impl GidEntry<'_> {
     ///
     /// `raw` is valid for the lifetime of the result.
     pub(super) unsafe fn from_raw(raw: *const bindings::ib_gid_attr) -> Self {
-        // INVARIANT: By the safety requirements.
+        // INVARIANT: `raw` is valid for the lifetime of the result.
         Self {
             raw,
             _entry: PhantomData,
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn add<T: GidTable>(
     from_result(|| {
         // SAFETY: The entry names a device that is still registered.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attr` is valid.
         let entry = unsafe { GidEntry::from_raw(attr) };
         T::add_gid(device, &entry)?;
         Ok(0)
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn delete<T: GidTable>(
     from_result(|| {
         // SAFETY: The entry names a device that is still registered.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attr` is valid.
         let entry = unsafe { GidEntry::from_raw(attr) };
         T::delete_gid(device, &entry)?;
         Ok(0)

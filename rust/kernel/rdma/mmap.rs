@@ -261,7 +261,7 @@ impl<T: UserContexts> Clone for Mappings<T> {
 ///
 /// The entry is inserted.
 unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
-    // SAFETY: By the safety requirements. The core has set the offset and will not change it.
+    // SAFETY: The entry is inserted. The core has set the offset and will not change it.
     let page = unsafe { (*(*entry.as_ptr()).c.get()).start_pgoff };
     // CAST: A `u64` has at least as many bits.
     MmapOffset((page as u64) << PAGE_SHIFT)
@@ -378,15 +378,15 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements. The core finds only entries that
-        // `List::insert` made, with the area's length, and only if the area is shared.
+        // SAFETY: `context` and `vma` are valid. The core finds only entries that `List::insert`
+        // made, with the area's length, and only if the area is shared.
         let raw = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
         if raw.is_null() {
             return Err(EINVAL);
         }
         // SAFETY: The reference that was just taken keeps the entry valid.
         let backing = unsafe { &(*Entry::<T::Registers>::from_raw(raw)).backing };
-        // SAFETY: By the function's safety requirements, the area is being set up.
+        // SAFETY: `vma` is valid, and is being set up.
         let area = unsafe { VmaNew::from_raw(vma) };
         let mapped = match backing {
             Backing::Memory(pages) => pages.map(area),

@@ -2,7 +2,7 @@
 
 //! Drivers of RDMA devices.
 //!
-//! A driver implements [`Driver`], and one trait for each further group of verbs of its device.
+//! A driver implements [`Driver`], and one trait for each optional group of verbs of its device.
 //! From these, [`Operations`] builds the table of callbacks at compile time. [`Registration`]
 //! registers a device with the RDMA core.
 //!

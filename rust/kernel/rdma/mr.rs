@@ -289,7 +289,7 @@ impl<'a, T: MemoryRegions> FastReg<'a, T> {
     /// `raw` is valid. It points to an MR of a device of `T`, which is not destroyed during `'a`.
     pub(super) unsafe fn from_raw(raw: &bindings::ib_reg_wr) -> Result<Self> {
         Ok(Self {
-            // SAFETY: By the safety requirements.
+            // SAFETY: `raw` points to an MR of a device of `T`, which is not destroyed during `'a`.
             mr: unsafe { Mr::from_raw(raw.mr) },
             key: raw.key,
             access: AccessFlags(u32::try_from(raw.access)?),
@@ -323,7 +323,7 @@ impl<'a, T: MemoryRegions> FastReg<'a, T> {
         unsafe { (*self.mr.as_raw()).length }
     }
 
-    /// The exponent n of the page size of 2ⁿ bytes. `EINVAL` for an MR that was never mapped.
+    /// Binary logarithm of the page size. `EINVAL` for an MR that was never mapped.
     pub fn page_shift(&self) -> Result<u8> {
         // SAFETY: See `iova`.
         let size = unsafe { (*self.mr.as_raw()).page_size };
@@ -343,7 +343,7 @@ pub(super) unsafe extern "C" fn get_dma<T: MemoryRegions>(
 ) -> *mut bindings::ib_mr {
     err_ptr(|| {
         let access = AccessFlags(u32::try_from(access)?);
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `pd` is valid.
         into_raw::<T>(T::get_dma_mr(unsafe { Pd::from_raw(pd) }, access)?)
     })
 }
@@ -365,7 +365,7 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         unsafe { udata::expect_none(udata) }?;
         let memory = UserMemory {
             start,
@@ -373,7 +373,7 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
             iova,
             access: AccessFlags(u32::try_from(access)?),
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `pd` is valid.
         into_raw::<T>(T::reg_user_mr(unsafe { Pd::from_raw(pd) }, memory)?)
     })
 }
@@ -396,7 +396,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attrs` is valid.
         unsafe {
             udata::expect_none(&raw mut (*attrs).__bindgen_anon_1.hdr.driver_udata)?;
         }
@@ -407,7 +407,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
             iova,
             access: AccessFlags(u32::try_from(access)?),
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `pd` is valid.
         let raw = into_raw::<T>(T::reg_dmabuf_mr(unsafe { Pd::from_raw(pd) }, &memory)?)?;
         // SAFETY: The MR is valid, and nothing else refers to it yet. The core itself sets these
         // fields only for MRs of `reg_user`.
@@ -431,7 +431,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
     udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
     err_ptr(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         unsafe { udata::expect_none(udata) }?;
         let changes = |flag: bindings::ib_mr_rereg_flags| flags & flag as c_int != 0;
         let access = changes(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
@@ -447,7 +447,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
         } else {
             access.map_or(MrChange::Nothing, MrChange::Access)
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `mr` is an MR of this device, and `new_pd` is valid.
         let (old, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
         T::rereg_user_mr(old, pd, &change)?;
         // Null, since the MR is changed in place and no new MR replaces it.
@@ -464,11 +464,11 @@ pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `raw` is an MR of this device.
         T::dereg_mr(unsafe { Mr::from_raw(raw) })?;
-        // SAFETY: `into_raw` allocated the MR in a box, and nobody else has a reference.
+        // SAFETY: `into_raw` allocated the MR in a box, and there is no other reference.
         unsafe {
             Mr::<T>::drop_parts(raw);
             drop(KBox::from_raw(raw.cast::<MaybeUninit<Mr<T>>>()));
@@ -489,7 +489,7 @@ pub(super) unsafe extern "C" fn alloc<T: FastRegistration>(
         if mr_type != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `pd` is valid.
         into_raw::<T>(T::alloc_mr(unsafe { Pd::from_raw(pd) }, max_pages)?)
     })
 }
@@ -505,10 +505,10 @@ pub(super) unsafe extern "C" fn map<T: FastRegistration>(
     offset: *mut c_uint,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `mr` is an MR of this device that no work request uses.
         let pages = T::mapped_pages(unsafe { Mr::from_raw(mr) }).ok_or(EINVAL)?;
         pages.clear();
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `list` is mapped and has `count` entries, and `offset` is null or writable.
         Ok(unsafe { bindings::ib_sg_to_pages(mr, list, count, offset, Some(map_page::<T>)) })
     })
 }
@@ -521,7 +521,7 @@ unsafe extern "C" fn map_page<T: FastRegistration>(
     address: u64,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the safety requirements of `map`.
+        // SAFETY: `ib_sg_to_pages` passes the MR of `map`, which is one of this device.
         let pages = T::mapped_pages(unsafe { Mr::from_raw(mr) }).ok_or(EINVAL)?;
         pages.push(address)?;
         Ok(0)

@@ -48,8 +48,7 @@ pub(super) unsafe extern "C" fn attach<T: MulticastGroups>(
     gid: *mut bindings::ib_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
-    // value.
+    // SAFETY: `qp` is created and `gid` valid; all members of the union are 16 bytes of any value.
     let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), &(*gid).raw) };
     from_result(|| T::attach(qp, group).map(|()| 0))
 }
@@ -62,8 +61,7 @@ pub(super) unsafe extern "C" fn detach<T: MulticastGroups>(
     gid: *mut bindings::ib_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
-    // value.
+    // SAFETY: `qp` is created and `gid` valid; all members of the union are 16 bytes of any value.
     let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), &(*gid).raw) };
     from_result(|| T::detach(qp, group).map(|()| 0))
 }

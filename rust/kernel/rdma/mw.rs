@@ -94,9 +94,10 @@ pub(super) unsafe extern "C" fn alloc<T: MemoryWindows>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements; a PD is not destroyed before its windows.
+        // SAFETY: `mw` is allocated with its PD and type set; a PD is not destroyed before its
+        // windows.
         let (pd, mw_type) = unsafe { (Pd::<T>::from_raw((*mw).pd), (*mw).type_) };
         let new = T::alloc_mw(pd, MwType::try_from(mw_type)?)?;
         // SAFETY: `mw` has the size that the operations state and is not in use yet.
@@ -113,7 +114,7 @@ pub(super) unsafe extern "C" fn alloc<T: MemoryWindows>(
 /// Called by the core as `dealloc_mw` of a device of `T`: `mw` was created and nothing uses it any
 /// more.
 pub(super) unsafe extern "C" fn dealloc<T: MemoryWindows>(mw: *mut bindings::ib_mw) -> c_int {
-    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    // SAFETY: Nothing uses `mw` any more, so there is no other reference.
     unsafe { Mw::<T>::drop_parts(mw) };
     0
 }

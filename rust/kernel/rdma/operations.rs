@@ -305,6 +305,7 @@ impl<T: Driver> Operations<T> {
         self.table.fill_res_qp_entry = Some(restrack::fill_qp::<T>);
         self.table.fill_res_cq_entry = Some(restrack::fill_cq::<T>);
         self.table.fill_res_mr_entry = Some(restrack::fill_mr::<T>);
+        self.table.fill_res_srq_entry = Some(restrack::fill_srq::<T>);
         self
     }
 

@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn alloc<T: ProtectionDomains>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: The core has set the device of the PD, which is registered during the call.
         let device = unsafe { Device::<T>::from_raw((*pd).device) };
@@ -73,9 +73,9 @@ pub(super) unsafe extern "C" fn dealloc<T: ProtectionDomains>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements, nobody else has a reference.
+        // SAFETY: Nothing uses `pd` any more, so there is no other reference.
         unsafe { Pd::<T>::drop_parts(pd) };
         Ok(0)
     })

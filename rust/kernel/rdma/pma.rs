@@ -145,7 +145,7 @@ pub(super) unsafe extern "C" fn process_mad<T: StandardCounters>(
     if !received.is_null() {
         return bindings::ib_mad_result_IB_MAD_RESULT_FAILURE as c_int;
     }
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `request` is valid and `response` writable, for the length of a management datagram.
     let (header, data) = unsafe { (&(*request).mad_hdr, &mut (*response).data) };
     let attribute = u16::from_be(header.attr_id);
     let to = data.get_mut(ATTRIBUTE..).unwrap_or_default();
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn process_mad<T: StandardCounters>(
     let is_query = header.mgmt_class == CLASS && header.method == GET;
     match is_query.then(|| answer(attribute, &mut Attribute(to), read)) {
         Some(Some(())) => {
-            // SAFETY: By the function's safety requirements.
+            // SAFETY: `response` is writable for the length of a management datagram.
             unsafe {
                 (*response).mad_hdr = *header;
                 (*response).mad_hdr.method = GET_RESPONSE;

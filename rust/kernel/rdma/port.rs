@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn query<T: Ports>(
     from_result(|| {
         // SAFETY: The core queries ports only of devices that are registered or being registered.
         let from = T::query_port(unsafe { Device::from_raw(device) }, port)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attr` is zeroed and writable.
         let to = unsafe { &mut *attr };
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.set_ip_gids(1);
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn immutable<T: Ports>(
     from_result(|| {
         // SAFETY: The core calls this while it registers the device.
         let from = T::port_immutable(unsafe { Device::from_raw(device) }, port)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `immutable` is zeroed and writable.
         let to = unsafe { &mut *immutable };
         to.pkey_tbl_len = i32::try_from(from.pkey_tbl_len)?;
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn query_pkey<T: Ports>(
     from_result(|| {
         // SAFETY: The core queries P_Keys only of devices that are registered or being registered.
         let value = T::query_pkey(unsafe { Device::from_raw(device) }, port, index)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `pkey` is writable.
         unsafe { *pkey = value };
         Ok(0)
     })

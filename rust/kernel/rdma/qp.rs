@@ -176,16 +176,17 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
     /// The attributes that every QP has are initialized in `raw`. The CQs and the SRQ are null or
     /// valid for `'a`, and belong to the device.
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
-        // SAFETY: By the safety requirements.
+        // SAFETY: The attributes that every QP has are initialized in `raw`.
         let (qp_type, send_cq, recv_cq) =
             unsafe { ((*raw).qp_type, (*raw).send_cq, (*raw).recv_cq) };
         let qp_type = QpType::try_from(qp_type)?;
         if send_cq.is_null() || recv_cq.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: By the safety requirements.
+        // SAFETY: The attributes are initialized. CQs and SRQ are null or valid for `'a`, and of
+        // the device.
         //
-        // INVARIANT: By the safety requirements.
+        // INVARIANT: The SRQ is null or valid for `'a`, and belongs to the device.
         Ok(unsafe {
             Self {
                 qp_type,
@@ -300,11 +301,12 @@ unsafe fn create_with<T: QueuePairs>(
     create: impl FnOnce(&QpInitAttr<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
     stub: impl FnOnce(u32) -> Result<Option<*mut bindings::ib_qp>>,
 ) -> Result<c_int> {
-    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    // SAFETY: `raw` is allocated for a device of `T`; the core has set the device, which stays
+    // registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
     let link = ConsumerLink::new(device.work())?;
     let consumer = link.consumer();
-    // SAFETY: By the safety requirements.
+    // SAFETY: `attr` is as `QpInitAttr::from_raw` requires it.
     let init = unsafe { QpInitAttr::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
@@ -335,7 +337,8 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     if !udata.is_null() {
         return EOPNOTSUPP.to_errno();
     }
-    // SAFETY: By the function's safety requirements; the core has set the PD.
+    // SAFETY: `qp` is allocated and not in use, and `attr` is as `create_with` requires it; the
+    // core has set the PD.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
         let create = |init: &QpInitAttr<'_, T>, consumer| T::create_qp(pd, init, consumer);
@@ -354,11 +357,12 @@ pub(super) unsafe extern "C" fn create_any<T: UserQueuePairs>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     if udata.is_null() {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null, `qp` is allocated and not in use, and `attr` is valid and
+        // writable.
         return unsafe { create::<T>(qp, attr, udata) };
     }
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a verb of a
-    // process has a context.
+    // SAFETY: `qp` is allocated and not in use, and `attr` and `udata` are valid; the core has set
+    // the PD, and a verb of a process has a context.
     from_result(|| unsafe {
         let data = Udata::of_process(udata)?;
         let pd = Pd::<T>::from_raw((*qp).pd);
@@ -383,9 +387,9 @@ pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `qp` was created and is not destroyed yet.
         unsafe { Qp::<T>::from_raw(qp) }.own().link.unlink();
         // SAFETY: No other reference exists: the core destroys the QP, and no handler runs any
         // more.

@@ -138,15 +138,15 @@ impl AhAttr {
     ///
     /// `raw` points to a path. Its flags, its type and the fields that both imply are initialized.
     pub(super) unsafe fn from_raw(raw: *const bindings::rdma_ah_attr) -> Result<Self> {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `raw` points to a path whose flags and type are initialized.
         let (flags, kind) = unsafe { ((*raw).ah_flags, (*raw).type_) };
         let has_route = u32::from(flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
         if !has_route || kind != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
             return Err(EINVAL);
         }
         let mut attr = Self::default();
-        // SAFETY: By the safety requirements. The flags say that the path has a global route, and
-        // the type says that the path has a MAC address.
+        // SAFETY: The fields that flags and type imply are initialized. The flags say that the path
+        // has a global route, and the type says that the path has a MAC address.
         unsafe {
             attr.dgid = (*raw).grh.dgid.raw;
             attr.flow_label = (*raw).grh.flow_label & Self::FLOW_LABEL;
@@ -257,7 +257,7 @@ impl<'a> QpModification<'a> {
     ///
     /// The attributes that `mask` names are initialized in `raw`.
     pub(super) unsafe fn new(raw: &'a MaybeUninit<bindings::ib_qp_attr>, mask: u32) -> Self {
-        // INVARIANT: By the safety requirements.
+        // INVARIANT: The attributes that `mask` names are initialized in `raw`.
         Self {
             raw,
             mask: QpAttrMask(mask),
@@ -386,10 +386,10 @@ pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `qp` is created, and `udata` is null or valid.
         let (qp, udata) = unsafe { (Qp::<T>::from_raw(qp), Udata::from_raw(udata)?) };
         let mask = u32::try_from(mask)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attr` is allocated, and initialized where `mask` says so.
         let modification = unsafe { QpModification::new(&*attr.cast(), mask) };
         T::modify_qp(qp, &modification, udata.as_ref())?;
         Ok(0)
@@ -407,12 +407,12 @@ pub(super) unsafe extern "C" fn query<T: ModifyQueuePairs>(
     init: *mut bindings::ib_qp_init_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `raw` is created.
         let qp = unsafe { Qp::<T>::from_raw(raw) };
         let attributes = T::query_qp(qp)?;
-        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
-        // structures. All bytes are written, since all reach user space, even those of alternate
-        // paths, which do not exist on Ethernet.
+        // SAFETY: `attr` and `init` are writable. Zeroes are a valid value of both structures. All
+        // bytes are written, since all reach user space, even those of alternate paths, which do
+        // not exist on Ethernet.
         unsafe {
             attr.write_bytes(0, 1);
             init.write_bytes(0, 1);

@@ -54,7 +54,7 @@ unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
     /// `from` is valid for a volatile read of a word at `at`, `to` for a write.
     #[inline(always)]
     unsafe fn word<W: Copy>(from: *const u8, to: *mut u8, at: usize) {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `from` is valid for a volatile read of a word at `at`, `to` for a write.
         unsafe {
             let word = from.add(at).cast::<Unaligned<W>>().read_volatile().0;
             to.add(at).cast::<W>().write_unaligned(word);
@@ -91,7 +91,7 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
     /// word at `at` is aligned.
     #[inline(always)]
     unsafe fn word<W: Copy, const ALIGNED: bool>(from: *const u8, to: *mut u8, at: usize) {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `from` is valid for a read of a word at `at`, `to` for a volatile write.
         unsafe {
             let word = from.add(at).cast::<W>().read_unaligned();
             let to = to.add(at);
@@ -235,7 +235,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         Ok(this)
     }
 
-    /// The exponent n of the page size of 2ⁿ bytes.
+    /// Binary logarithm of the page size.
     pub fn page_shift(&self) -> u8 {
         // CAST: The exponent is less than the number of bits of an address.
         self.page_shift as u8
@@ -333,7 +333,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     /// `word` is aligned, and valid for a volatile read.
     #[inline]
     unsafe fn acquire(&self, word: *mut u32) -> u32 {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `word` is aligned, and valid for a volatile read.
         unsafe {
             if cfg!(CONFIG_X86_64) {
                 let value = word.read_volatile();
@@ -354,7 +354,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     /// `word` is aligned, and valid for a volatile write.
     #[inline]
     unsafe fn release(&self, word: *mut u32, value: u32) {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `word` is aligned, and valid for a volatile write.
         unsafe {
             if cfg!(CONFIG_X86_64) {
                 // Only the compiler may reorder, as in `acquire`.

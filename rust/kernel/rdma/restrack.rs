@@ -14,6 +14,10 @@ use super::{
     qp::{
         Qp,
         QueuePairs, //
+    },
+    srq::{
+        SharedReceiveQueues,
+        Srq, //
     }, //
 };
 use crate::bindings;
@@ -91,7 +95,7 @@ impl Details<'_> {
 ///     details.number(c"last", is_last.into())
 /// }
 /// ```
-pub trait ResourceDetails: QueuePairs + MemoryRegions {
+pub trait ResourceDetails: QueuePairs + SharedReceiveQueues + MemoryRegions {
     /// Adds details of a QP.
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result;
 
@@ -100,6 +104,9 @@ pub trait ResourceDetails: QueuePairs + MemoryRegions {
 
     /// Adds details of an MR.
     fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result;
+
+    /// Adds details of an SRQ.
+    fn srq_details(srq: &Srq<Self>, details: &mut Details<'_>) -> Result;
 }
 
 /// Adds a nest of attributes to a message. `tell` writes the details into the nest.
@@ -114,12 +121,12 @@ unsafe fn fill(
     from_result(|| {
         let message = NonNull::new(message).ok_or(EINVAL)?;
         let kind = i32::try_from(bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER)?;
-        // SAFETY: By the safety requirements.
+        // SAFETY: `message` is valid, and nothing else uses it.
         let nest = unsafe { bindings::nla_nest_start(message.as_ptr(), kind) };
         if nest.is_null() {
             return Err(EMSGSIZE);
         }
-        // INVARIANT: By the safety requirements; the nest was just opened.
+        // INVARIANT: `message` is valid, and the nest was just opened.
         let mut details = Details {
             message,
             _call: PhantomData,
@@ -143,8 +150,7 @@ pub(super) unsafe extern "C" fn fill_qp<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     qp: *mut bindings::ib_qp,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core describes only objects that are
-    // created.
+    // SAFETY: `message` and `qp` are valid; the core describes only objects that are created.
     unsafe {
         fill(message, |details| {
             T::qp_details(Qp::<T>::from_raw(qp), details)
@@ -159,8 +165,7 @@ pub(super) unsafe extern "C" fn fill_cq<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core describes only objects that are
-    // created.
+    // SAFETY: `message` and `cq` are valid; the core describes only objects that are created.
     unsafe {
         fill(message, |details| {
             T::cq_details(Cq::<T>::from_raw(cq), details)
@@ -175,11 +180,25 @@ pub(super) unsafe extern "C" fn fill_mr<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     mr: *mut bindings::ib_mr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core describes only objects that are
-    // created.
+    // SAFETY: `message` and `mr` are valid; the core describes only objects that are created.
     unsafe {
         fill(message, |details| {
             T::mr_details(Mr::<T>::from_raw(mr), details)
+        })
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `fill_res_srq_entry` of a device of `T`: `message` and `srq` are valid.
+pub(super) unsafe extern "C" fn fill_srq<T: ResourceDetails>(
+    message: *mut bindings::sk_buff,
+    srq: *mut bindings::ib_srq,
+) -> c_int {
+    // SAFETY: `message` and `srq` are valid; the core describes only objects that are created.
+    unsafe {
+        fill(message, |details| {
+            T::srq_details(Srq::<T>::from_raw(srq), details)
         })
     }
 }

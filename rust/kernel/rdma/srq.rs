@@ -199,25 +199,26 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 ) -> Result<c_int> {
     // SRQs for XRC and tag matching, which have their own CQs, are not supported.
     //
-    // SAFETY: By the safety requirements.
+    // SAFETY: The type is initialized in `init`.
     if unsafe { (*init).srq_type } != bindings::ib_srq_type_IB_SRQT_BASIC {
         return Err(EOPNOTSUPP);
     }
-    // SAFETY: By the safety requirements.
+    // SAFETY: `init` is writable.
     let attr = unsafe { &raw mut (*init).attr };
-    // SAFETY: By the safety requirements, the sizes are initialized.
+    // SAFETY: The sizes are initialized in `init`.
     let (max_wr, max_sge) = unsafe { ((*attr).max_wr, (*attr).max_sge) };
     let requested = SrqAttr {
         max_wr,
         max_sge,
         limit: 0,
     };
-    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    // SAFETY: `raw` is allocated for a device of `T`; the core has set the device, which stays
+    // registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
     let link = ConsumerLink::new(device.work())?;
     let consumer = link.consumer();
     let new = create(&requested, consumer.clone())?;
-    // SAFETY: By the safety requirements.
+    // SAFETY: `init` is writable, and `attr` points into it.
     unsafe { ((*attr).max_wr, (*attr).max_sge) = (new.max_wr, new.max_sge) };
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
     let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, link) };
@@ -236,8 +237,8 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     init: *mut bindings::ib_srq_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a verb of a
-    // process has a context.
+    // SAFETY: `srq` is allocated and not in use, `init` is initialized, and `udata` is null or
+    // valid; the core has set the PD, and a verb of a process has a context.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*srq).pd);
         match Udata::from_raw(udata)? {
@@ -270,7 +271,7 @@ pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
         if mask & !(MAX_WR | LIMIT) != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `srq` is created, and `udata` is null or valid.
         let (srq, udata) = unsafe { (Srq::<T>::from_raw(srq), Udata::from_raw(udata)?) };
         let modification = SrqModification {
             max_wr: (mask & MAX_WR != 0).then(|| {
@@ -295,9 +296,9 @@ pub(super) unsafe extern "C" fn query<T: SharedReceiveQueues>(
     attr: *mut bindings::ib_srq_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `srq` is created.
         let attributes = T::query_srq(unsafe { Srq::<T>::from_raw(srq) })?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `attr` is writable.
         unsafe { attr.write(attributes.into()) };
         Ok(0)
     })
@@ -312,9 +313,9 @@ pub(super) unsafe extern "C" fn destroy<T: SharedReceiveQueues>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is null or valid.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `srq` was created and is not destroyed yet.
         unsafe { Srq::<T>::from_raw(srq) }.own().unlink();
         // SAFETY: No other reference exists: the core destroys the SRQ, and no handler runs any
         // more.
@@ -332,7 +333,7 @@ pub(super) unsafe extern "C" fn post_recv<T: SharedReceiveQueues>(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `list` is valid, and `bad` is writable.
     unsafe {
         recv_list(list, bad, |requests| {
             T::post_srq_recv(Srq::from_raw(srq), requests)

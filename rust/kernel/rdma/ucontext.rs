@@ -167,7 +167,7 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `udata` is valid.
         let udata = unsafe { Udata::of_process(udata) }?;
         let raw = NonNull::new(context).ok_or(EINVAL)?;
         let mut new = NewContext {
@@ -190,7 +190,7 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
 /// Called by the core as `dealloc_ucontext` of a device of `T`: all objects of the context are
 /// destroyed.
 pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings::ib_ucontext) {
-    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    // SAFETY: All objects of the context are destroyed, so there is no other reference.
     unsafe { Context::<T>::drop_parts(context) };
 }
 

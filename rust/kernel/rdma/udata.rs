@@ -104,7 +104,7 @@ impl Udata<'_> {
         let Some(raw) = NonNull::new(raw) else {
             return Ok(None);
         };
-        // INVARIANT: By the safety requirements.
+        // INVARIANT: `raw` is valid for the lifetime of the result, since it is not null.
         let this = Self {
             raw,
             _verb: PhantomData,
@@ -123,7 +123,7 @@ impl Udata<'_> {
     ///
     /// The requirements of [`from_raw`](Self::from_raw).
     pub(super) unsafe fn of_process(raw: *mut bindings::ib_udata) -> Result<Self> {
-        // SAFETY: By the safety requirements.
+        // SAFETY: `raw` is as `from_raw` requires it.
         unsafe { Self::from_raw(raw) }?.ok_or(EINVAL)
     }
 
@@ -186,6 +186,6 @@ impl Udata<'_> {
 ///
 /// `raw` is null or valid.
 pub(super) unsafe fn expect_none(raw: *mut bindings::ib_udata) -> Result {
-    // SAFETY: By the safety requirements; null is allowed.
+    // SAFETY: `raw` is null or valid; null is allowed.
     to_result(unsafe { bindings::ib_no_udata_io(raw) })
 }

@@ -99,8 +99,9 @@ impl Umem {
         device: &Device<T>,
         raw: NonNull<bindings::ib_umem>,
     ) -> Self {
-        // INVARIANT: By the safety requirements. `WhileBound` drops the umem only while the bound
-        // device is bound. So its ancestors are bound too, among them the DMA device.
+        // INVARIANT: `raw` was created for `device`, and the caller gives it up. `WhileBound` drops
+        // the umem only while the bound device is bound. So its ancestors are bound too, among them
+        // the DMA device.
         let owned = Owned {
             raw,
             _device: device.memory(),
@@ -118,8 +119,8 @@ impl Umem {
         self.0.raw.as_ptr()
     }
 
-    /// The exponent n of the largest page size of 2ⁿ bytes that is supported (bit n of
-    /// `supported`) and can describe the memory if the address of the first byte is `iova`.
+    /// Binary logarithm n of the largest page size that is supported (bit n of `supported`) and can
+    /// describe the memory if the address of the first byte is `iova`.
     pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
         // SAFETY: By the type invariants.
         let size = unsafe {

@@ -154,7 +154,7 @@ impl UserMemory {
         page_count(size)?.checked_mul(PAGE_SIZE).ok_or(EINVAL)
     }
 
-    /// The exponent n of the device's page size of 2ⁿ bytes.
+    /// Binary logarithm of the device's page size.
     pub fn page_shift(&self) -> u8 {
         self.page_shift
     }

@@ -38,7 +38,7 @@ const PAGE_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_RETRY_MAYFAIL_BIT);
 pub(super) struct Run {
     /// Index of the run's first page.
     pub(super) first: usize,
-    /// The exponent n: the run has 2ⁿ pages.
+    /// Order of the allocation: the run has 2^`order` pages.
     pub(super) order: u32,
 }
 
@@ -95,7 +95,7 @@ impl UserPages {
             return Ok(false);
         };
         if order != 0 {
-            // SAFETY: Nothing else uses the allocation, and it is no compound page.
+            // SAFETY: Nothing else uses the allocation, and it is not a compound page.
             unsafe { bindings::split_page(first.as_ptr(), order) };
         }
         for index in 0..count {

@@ -290,13 +290,13 @@ pub(super) unsafe extern "C" fn poll_cq<T: ClientCompletionQueues>(
 ) -> c_int {
     from_result(|| {
         let room = usize::try_from(count)?;
-        // INVARIANT: By the function's safety requirements.
+        // INVARIANT: `wc` is writable for `count` elements.
         let mut completions = Completions {
             next: wc,
             room,
             _array: PhantomData,
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is created.
         T::poll_cq(unsafe { Cq::from_raw(cq) }, &mut completions)?;
         // LOSSLESS: The number is at most `count`.
         Ok((room - completions.room) as c_int)
@@ -316,7 +316,7 @@ pub(super) unsafe extern "C" fn req_notify_cq<T: ClientCompletionQueues>(
             solicited_only: flags & mask == bindings::ib_cq_notify_flags_IB_CQ_SOLICITED,
             report_missed: flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0,
         };
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `cq` is created.
         let missed = T::req_notify_cq(unsafe { Cq::from_raw(cq) }, notify)?;
         Ok(c_int::from(missed))
     })

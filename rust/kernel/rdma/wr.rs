@@ -67,7 +67,7 @@ impl Sge {
 /// `list` is valid for `count` elements during `'a`, unless `count` is 0.
 unsafe fn sges<'a>(list: *const bindings::ib_sge, count: c_int) -> &'a [Sge] {
     match usize::try_from(count) {
-        // SAFETY: By the safety requirements; `Sge` is transparent.
+        // SAFETY: `list` is valid for `count` elements during `'a`; `Sge` is transparent.
         Ok(count) if count > 0 => unsafe { slice::from_raw_parts(list.cast::<Sge>(), count) },
         _ => &[],
     }
@@ -207,15 +207,12 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
-/// For SENDs, if `is_datagram`, this structure is `ib_ud_wr`, whose AH is null or belongs to a
+/// For SENDs of a datagram QP, this structure is `ib_ud_wr`, whose AH is null or belongs to a
 /// device of `T`. The MR of a REG_MR is of a device of `T`.
 pub struct SendWr<'a, T: ClientQueuePairs> {
     raw: &'a bindings::ib_send_wr,
-    is_datagram: bool,
-    /// Whether a kernel client posts the request, so that its inline payload is in memory of the
-    /// kernel.
-    is_kernel: bool,
-    _driver: PhantomData<&'a Ah<T>>,
+    /// The QP to which the request is posted.
+    qp: &'a Qp<T>,
 }
 
 impl<'a, T: ClientQueuePairs> SendWr<'a, T> {
@@ -240,7 +237,9 @@ impl<'a, T: ClientQueuePairs> SendWr<'a, T> {
     /// kernel. Empty for a request that a process posts through the core, since the elements then
     /// hold addresses of the process.
     pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
-        let is_inline = self.is_kernel && self.flags().contains(SendFlags::INLINE);
+        // SAFETY: The QP is valid, and the core sets the pointer before the QP is created.
+        let is_kernel = unsafe { (*self.qp.as_raw()).uobject.is_null() };
+        let is_inline = is_kernel && self.flags().contains(SendFlags::INLINE);
         let sges: &[Sge] = if is_inline { self.sges() } else { &[] };
         sges.iter().map(Inline)
     }
@@ -304,7 +303,9 @@ impl<'a, T: ClientQueuePairs> SendWr<'a, T> {
             self.raw.opcode,
             bindings::ib_wr_opcode_IB_WR_SEND | bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM
         );
-        if !self.is_datagram || !is_send {
+        // SAFETY: The QP is valid, and the core sets its type before the QP is created.
+        let qp_type = QpType::try_from(unsafe { (*self.qp.as_raw()).qp_type });
+        if !is_send || !qp_type.is_ok_and(QpType::is_datagram) {
             return Ok(None);
         }
         // SAFETY: By the type invariants.
@@ -338,7 +339,7 @@ impl<'a, T: ClientQueuePairs> SendWr<'a, T> {
     ///
     /// `W` is the structure that the type invariants name; it starts with the request.
     unsafe fn outer<W>(&self) -> &'a W {
-        // SAFETY: By the safety requirements and the type invariants.
+        // SAFETY: `W` is the structure of the type invariants, which starts with the request.
         unsafe { &*ptr::from_ref(self.raw).cast::<W>() }
     }
 }
@@ -354,7 +355,7 @@ impl<'a> Inline<'a> {
             return &[];
         }
         // SAFETY: The kernel client that posted the request promises that `length` bytes of kernel
-        // memory are at the address, and that nobody changes these bytes until the request is
+        // memory are at the address, and that nothing changes these bytes until the request is
         // posted.
         unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
@@ -389,11 +390,8 @@ impl<'a> Inline<'a> {
 pub struct SendWrs<'a, T: ClientQueuePairs> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
-    /// Whether the list is for a datagram QP.
-    is_datagram: bool,
-    /// Whether a kernel client posts the list.
-    is_kernel: bool,
-    _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
+    /// The QP to which the list is posted.
+    qp: &'a Qp<T>,
 }
 
 impl<'a, T: ClientQueuePairs> Iterator for SendWrs<'a, T> {
@@ -406,12 +404,7 @@ impl<'a, T: ClientQueuePairs> Iterator for SendWrs<'a, T> {
         self.next = raw.next;
         // INVARIANT: The client promises a valid list of requests, each in the structure that its
         // opcode and the type of the QP imply.
-        Some(SendWr {
-            raw,
-            is_datagram: self.is_datagram,
-            is_kernel: self.is_kernel,
-            _driver: PhantomData,
-        })
+        Some(SendWr { raw, qp: self.qp })
     }
 }
 
@@ -486,22 +479,18 @@ pub(super) unsafe extern "C" fn post_send<T: ClientQueuePairs>(
     list: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
-    let (qp_type, uobject) = unsafe { ((*qp).qp_type, (*qp).uobject) };
-    let qp_type = QpType::try_from(qp_type);
-    // INVARIANT: By the function's safety requirements.
-    let mut requests = SendWrs::<T> {
+    // SAFETY: `qp` is created.
+    let qp = unsafe { Qp::<T>::from_raw(qp) };
+    // INVARIANT: `list` is null or the head of a valid list, and nothing was returned yet.
+    let mut requests = SendWrs {
         next: list,
         last: list,
-        is_datagram: qp_type.is_ok_and(QpType::is_datagram),
-        is_kernel: uobject.is_null(),
-        _list: PhantomData,
+        qp,
     };
-    // SAFETY: By the function's safety requirements.
-    match T::post_send(unsafe { Qp::from_raw(qp) }, &mut requests) {
+    match T::post_send(qp, &mut requests) {
         Ok(()) => 0,
         Err(error) => {
-            // SAFETY: By the function's safety requirements.
+            // SAFETY: `bad` is writable.
             unsafe { *bad = requests.last };
             error.to_errno()
         }
@@ -517,7 +506,7 @@ pub(super) unsafe extern "C" fn post_recv<T: ClientQueuePairs>(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
+    // SAFETY: `list` is valid, and `bad` is writable.
     unsafe {
         recv_list(list, bad, |requests| {
             T::post_recv(Qp::from_raw(qp), requests)
@@ -535,7 +524,7 @@ pub(super) unsafe fn recv_list(
     bad: *mut *const bindings::ib_recv_wr,
     post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
 ) -> c_int {
-    // INVARIANT: By the function's safety requirements.
+    // INVARIANT: `list` is null or the head of a valid list, and nothing was returned yet.
     let mut requests = RecvWrs {
         next: list,
         last: list,
@@ -544,7 +533,7 @@ pub(super) unsafe fn recv_list(
     match post(&mut requests) {
         Ok(()) => 0,
         Err(error) => {
-            // SAFETY: By the function's safety requirements.
+            // SAFETY: `bad` is writable.
             unsafe { *bad = requests.last };
             error.to_errno()
         }

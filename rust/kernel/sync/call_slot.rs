@@ -95,7 +95,7 @@ impl<T> CallSlot<T> {
         if self.state.cmpxchg(VACANT, CHANGING, Full).is_err() {
             return Err(value);
         }
-        // SAFETY: By the type invariants nobody else writes the value, and no call reads it: calls
+        // SAFETY: By the type invariants nothing else writes the value, and no call reads it: calls
         // of the earlier value have ended before its removal did.
         unsafe { *self.value.get() = Some(value) };
         self.state.store(occupied(key), Release);
@@ -116,7 +116,7 @@ impl<T> CallSlot<T> {
 
     #[inline]
     fn call_if(&self, is_wanted: impl Fn(u64) -> bool, f: impl FnOnce(&T)) {
-        // Calls that find nothing are not counted, so they can't delay a removal without end.
+        // Calls that find nothing are not counted, so they can't delay a removal indefinitely.
         if !is_wanted(self.state.load(Relaxed)) {
             return;
         }
@@ -124,7 +124,7 @@ impl<T> CallSlot<T> {
         // of calls. So either the removal waits for this call, or this call sees the change.
         self.calls.fetch_add(1, Full);
         if is_wanted(self.state.load(Acquire)) {
-            // SAFETY: By the type invariants nobody writes the value until `calls` is decremented.
+            // SAFETY: By the type invariants nothing writes the value until `calls` is decremented.
             if let Some(value) = unsafe { &*self.value.get() } {
                 f(value);
             }

@@ -56,7 +56,7 @@ impl TimedCompletion {
         unsafe { bindings::complete(self.inner.get()) };
     }
 
-    /// Cancels all completions for which nobody has waited yet.
+    /// Cancels all completions for which no task has waited yet.
     ///
     /// Waits that run concurrently may or may not consume them.
     pub fn reinit(&self) {

@@ -92,7 +92,8 @@ impl ProcessMemory {
                 0,
             )
         };
-        // An error is a number near the end of the address space, and no multiple of the page size.
+        // An error is a number near the end of the address space, and not a multiple of the page
+        // size.
         if address % kernel::page::PAGE_SIZE as c_ulong != 0 {
             return Err(ENOMEM);
         }

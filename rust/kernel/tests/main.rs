@@ -24,6 +24,9 @@ mod rdma;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../sync/mod.rs"]
 mod sync;
+#[allow(dead_code, unreachable_pub, unused_macros)]
+#[path = "../trace_event/mod.rs"]
+mod trace_event;
 #[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "../virtio/mod.rs"]
 mod virtio;

@@ -134,7 +134,7 @@ pub enum Health {
     NeedsReset,
     /// The device's status is good, but it broke the rules of a virtqueue, which is unusable now.
     Broken,
-    /// The device did not answer: its process was stopped, for example. It may go on at any time
+    /// The device did not answer: its process was stopped, for example. It may continue at any time
     /// and access memory.
     Silent,
     /// The device is gone and can't come back.
@@ -192,7 +192,7 @@ impl Device {
 }
 
 impl Device<device::Bound> {
-    /// Reads the status byte. All ones are no valid status.
+    /// Reads the status byte. A status of all ones is invalid.
     ///
     /// May sleep.
     pub(super) fn status(&self) -> Status {

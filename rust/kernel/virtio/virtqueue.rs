@@ -462,7 +462,7 @@ impl<C: Send + 'static> Virtqueue<C> {
 }
 
 impl<C: Copy + Send + 'static> Virtqueue<C> {
-    /// Resets this queue alone, frees the buffers in it, and enables it again.
+    /// Resets only this queue, frees the buffers in it, and enables it again.
     ///
     /// Meanwhile, buffers can be neither added nor taken out. May sleep. Contexts are `Copy`, so
     /// that no code of theirs runs when they are dropped: the queue's locks are held then.

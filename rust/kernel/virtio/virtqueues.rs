@@ -337,7 +337,8 @@ impl Device<Core<'_>> {
         if let Err(error) = result {
             dev_dbg!(
                 self.as_ref(),
-                "can't set the affinity of a queue: {:?}\n",
+                "can't set the affinity of the queue for CPU {}: {:?}\n",
+                index,
                 error
             );
         }

@@ -105,7 +105,8 @@ wire_enum! {
 }
 
 wire_struct! {
-    /// `struct virtio_rdma_config` up to its reserved words. Read-only for the driver.
+    /// Device configuration (RFC: `struct virtio_rdma_config`, up to its reserved words). Read-only
+    /// for the driver.
     pub struct Config: 128 {
         /// Number of ports.
         0 => phys_port_cnt: u32,

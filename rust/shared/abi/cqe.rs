@@ -12,8 +12,80 @@ pub const OPCODE_RECV_RDMA_WITH_IMM: u8 = 0x81;
 /// Slot shift of a CQ: each CQE has a slot of 64 bytes.
 pub const CQ_SLOT_SHIFT: u8 = 6;
 
+wire_enum! {
+    /// Why a work request failed: `vendor_err` of a CQE with an error.
+    pub enum WcReason: u8 {
+        /// The work request was flushed.
+        Flushed = 1,
+        /// No operation has this opcode.
+        UnknownOpcode = 2,
+        /// The QP's type, its owner or the negotiated features do not permit the operation.
+        OpcodeNotPermitted = 3,
+        /// The WQE has more SGEs than the QP or SRQ permits.
+        TooManySges = 4,
+        /// The WQE is longer than its buffer (virtqueue mode).
+        ShortWqe = 5,
+        /// Inline data with more than one SGE, or with an operation that stores data.
+        BadInline = 6,
+        /// The fields of a FLUSH are undefined.
+        BadFlush = 7,
+        /// `max_rd_atomic` of the QP is 0.
+        NoReads = 8,
+        /// The address vector of a datagram is invalid.
+        BadAddress = 9,
+        /// The inline data is longer than the QP permits.
+        InlineTooLong = 10,
+        /// The message is longer than a message or a datagram may be.
+        MessageTooLong = 11,
+        /// The local memory of an atomic operation does not have 8 bytes.
+        BadAtomicLength = 12,
+        /// The message is longer than its receive.
+        ReceiveTooShort = 13,
+        /// A response to a READ has another length.
+        BadResponseLength = 14,
+        /// A response does not fit the request.
+        UnexpectedResponse = 15,
+        /// No MR or window has this key.
+        NoSuchKey = 16,
+        /// The MR or window is of another PD.
+        OtherPd = 17,
+        /// The key is not valid: it was revoked or invalidated, or is not registered or bound yet.
+        KeyRevoked = 18,
+        /// The range is not inside the MR or window.
+        OutOfBounds = 19,
+        /// The MR lacks an access flag.
+        AccessNotGranted = 20,
+        /// The window is bound for another QP.
+        OtherQp = 21,
+        /// The VM has no memory at an address of the MR.
+        NoMemory = 22,
+        /// The MR or window is not for this operation.
+        UnsuitableKey = 23,
+        /// The MR is registered or the window bound already.
+        KeyInUse = 24,
+        /// The new key is of another MR or window.
+        KeyMismatch = 25,
+        /// The requested access flags are undefined or not possible.
+        BadAccessFlags = 26,
+        /// The pages of a registration are invalid.
+        BadPages = 27,
+        /// Reserved bytes are not 0.
+        ReservedNotZero = 28,
+        /// The peer's QP does not admit the operation.
+        PeerInvalidRequest = 29,
+        /// The peer refused the R_Key or its range.
+        PeerAccess = 30,
+        /// The peer failed to execute the request.
+        PeerOperation = 31,
+        /// The peer did not answer, and no retry is left.
+        PeerSilent = 32,
+        /// The peer had no receive, and no RNR retry is left.
+        PeerNotReady = 33,
+    }
+}
+
 wire_struct! {
-    /// A CQE: `struct virtio_rdma_cq_req`.
+    /// Completion queue entry (RFC: `struct virtio_rdma_cq_req`).
     pub struct Cqe: 38 {
         /// The `wr_id` of the work request.
         0 => wr_id: u64,
@@ -22,7 +94,8 @@ wire_struct! {
         /// [`WrOpcode`](super::ib::WrOpcode) of a send work request, else [`OPCODE_RECV`] or
         /// [`OPCODE_RECV_RDMA_WITH_IMM`].
         9 => opcode: u8,
-        /// Vendor error. For a datagram with [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id.
+        /// [`WcReason`] if the status is an error. For a datagram with
+        /// [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id; otherwise 0.
         10 => vendor_err: u32,
         /// Bytes transferred.
         14 => byte_len: u32,

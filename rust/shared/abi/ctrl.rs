@@ -9,11 +9,29 @@
 
 use super::wire::Wire;
 
+/// Makes a structure the request of a command: `request!(REQUEST, COMMAND, RESPONSE)`.
+///
+/// `of FIELD` names the field of the request that has the number of its object, `new FIELD` the
+/// field of the response that has the number of the new object.
 macro_rules! request {
-    ($request:ty, $command:ident, $response:ty) => {
+    ($request:ty, $command:ident, $response:ty
+        $(, of $($of:ident).+)? $(, new $($new:ident).+)?
+    ) => {
         impl ControlCommand for $request {
             const COMMAND: Command = Command::$command;
             type Response = $response;
+
+            $(
+                fn number(&self) -> Option<u32> {
+                    Some(self.$($of).+.into())
+                }
+            )?
+
+            $(
+                fn new_number(response: &$response) -> Option<u32> {
+                    Some(response.$($new).+.into())
+                }
+            )?
         }
         const _: () = assert!(<$request as Wire>::SIZE < MAX_REQUEST);
         const _: () = assert!(<$response as Wire>::SIZE < MAX_RESPONSE);
@@ -153,6 +171,17 @@ pub trait ControlCommand: Wire {
     const COMMAND: Command;
     /// The response structure on success.
     type Response: Wire;
+
+    /// The number of the object that the request changes, queries or destroys.
+    fn number(&self) -> Option<u32> {
+        None
+    }
+
+    /// The number of the object that the command has created.
+    fn new_number(response: &Self::Response) -> Option<u32> {
+        let _ = response;
+        None
+    }
 }
 
 wire_struct! {

@@ -6,6 +6,8 @@
 //! completion events of the CQs that were created with its number. The first event queue also
 //! carries asynchronous events.
 
+use core::ffi::CStr;
+
 use super::ib::AsyncEvent;
 use super::wire::UnknownValue;
 
@@ -37,6 +39,16 @@ pub enum EventKind {
     Completion,
     /// An asynchronous event.
     Async(AsyncEvent),
+}
+
+impl EventKind {
+    /// The name in the specification.
+    pub const fn c_name(self) -> &'static CStr {
+        match self {
+            Self::Completion => c"COMPLETION",
+            Self::Async(event) => event.c_name(),
+        }
+    }
 }
 
 impl Event {

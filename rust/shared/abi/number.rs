@@ -79,6 +79,13 @@ macro_rules! numbers {
             }
         }
 
+        impl From<$name> for u32 {
+            #[inline(always)]
+            fn from(number: $name) -> Self {
+                number.0
+            }
+        }
+
         impl core::fmt::Display for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 core::fmt::Display::fmt(&self.0, f)

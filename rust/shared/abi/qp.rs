@@ -6,7 +6,7 @@ use super::ib::{AccessFlags, AhFlags};
 use super::number::Qpn;
 
 wire_struct! {
-    /// `struct virtio_rdma_global_route`.
+    /// Global route of a path (RFC: `struct virtio_rdma_global_route`).
     pub struct GlobalRoute: 23 {
         /// Destination GID, in network byte order.
         0 => dgid: [u8; 16],
@@ -22,7 +22,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct virtio_rdma_ah_attr`.
+    /// Path to a peer (RFC: `struct virtio_rdma_ah_attr`).
     pub struct AhAttr: 33 {
         /// Global route.
         0 => grh: GlobalRoute,
@@ -40,7 +40,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct virtio_rdma_qp_cap`.
+    /// Size of a QP's queues (RFC: `struct virtio_rdma_qp_cap`).
     pub struct QpCap: 20 {
         /// Maximum number of outstanding work requests of the SQ.
         0 => max_send_wr: u32,
@@ -56,7 +56,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct virtio_rdma_qp_attr`.
+    /// Attributes of a QP (RFC: `struct virtio_rdma_qp_attr`).
     pub struct QpAttr: 129 {
         /// New state, [`QpState`](super::ib::QpState).
         0 => qp_state: u8,

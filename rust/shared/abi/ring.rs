@@ -64,6 +64,25 @@ pub enum RingKind {
     Completion,
 }
 
+#[allow(dead_code)]
+impl RingKind {
+    /// Smallest and largest number of slots. Only powers of two are valid.
+    pub const fn slots(self) -> core::ops::RangeInclusive<u32> {
+        match self {
+            Self::Work | Self::Shared => WORK_SLOTS,
+            Self::Completion => CQ_SLOTS,
+        }
+    }
+
+    /// Smallest and largest slot shift.
+    pub const fn slot_shifts(self) -> core::ops::RangeInclusive<u8> {
+        match self {
+            Self::Work | Self::Shared => SLOT_SHIFT_RANGE,
+            Self::Completion => CQ_SLOT_SHIFT..=CQ_SLOT_SHIFT,
+        }
+    }
+}
+
 /// Offsets of the parts of a ring, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
@@ -80,19 +99,12 @@ pub struct RingLayout {
 impl RingLayout {
     /// Layout of a ring of `slots` slots of `1 << slot_shift` bytes. `None` if a number is invalid.
     pub const fn new(kind: RingKind, slots: u32, slot_shift: u8) -> Option<Self> {
-        let (range, least, greatest) = match kind {
-            RingKind::Work | RingKind::Shared => (
-                WORK_SLOTS,
-                *SLOT_SHIFT_RANGE.start(),
-                *SLOT_SHIFT_RANGE.end(),
-            ),
-            RingKind::Completion => (CQ_SLOTS, CQ_SLOT_SHIFT, CQ_SLOT_SHIFT),
-        };
+        let (range, shifts) = (kind.slots(), kind.slot_shifts());
         let valid = slots.is_power_of_two()
             && slots >= *range.start()
             && slots <= *range.end()
-            && slot_shift >= least
-            && slot_shift <= greatest;
+            && slot_shift >= *shifts.start()
+            && slot_shift <= *shifts.end();
         if !valid {
             return None;
         }

@@ -219,6 +219,38 @@ macro_rules! wire_struct {
     };
 }
 
+/// Number of bytes of a value's [name](spell), NUL included.
+pub const fn spelled_len(variant: &str) -> usize {
+    let variant = variant.as_bytes();
+    let mut len = variant.len() + 1;
+    let mut at = 1;
+    while at < variant.len() {
+        if variant[at].is_ascii_uppercase() {
+            len += 1;
+        }
+        at += 1;
+    }
+    len
+}
+
+/// The name of a value in the specification, from the name of its variant: CREATE_QP for
+/// `CreateQp`. The last byte is NUL.
+pub const fn spell<const LEN: usize>(variant: &str) -> [u8; LEN] {
+    let variant = variant.as_bytes();
+    let mut name = [0; LEN];
+    let (mut at, mut end) = (0, 0);
+    while at < variant.len() {
+        if at != 0 && variant[at].is_ascii_uppercase() {
+            name[end] = b'_';
+            end += 1;
+        }
+        name[end] = variant[at].to_ascii_uppercase();
+        end += 1;
+        at += 1;
+    }
+    name
+}
+
 /// Declares an enumeration of the ABI with a checked conversion from its wire type.
 macro_rules! wire_enum {
     (
@@ -243,6 +275,21 @@ macro_rules! wire_enum {
             #[inline]
             pub const fn value(self) -> $repr {
                 self as $repr
+            }
+
+            /// The name in the specification, which people read in traces and logs.
+            pub const fn c_name(self) -> &'static core::ffi::CStr {
+                match self {
+                    $( Self::$variant => {
+                        const VARIANT: &str = stringify!($variant);
+                        const LEN: usize = $crate::abi::wire::spelled_len(VARIANT);
+                        const NAME: [u8; LEN] = $crate::abi::wire::spell(VARIANT);
+                        match core::ffi::CStr::from_bytes_with_nul(&NAME) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        }
+                    } )*
+                }
             }
         }
 

@@ -26,7 +26,7 @@ pub const fn rq_wqe_size(num_sge: usize) -> usize {
 }
 
 wire_struct! {
-    /// `struct sge`.
+    /// Scatter/gather element (RFC: `struct sge`).
     pub struct Sge: 16 {
         /// Address.
         0 => addr: u64,
@@ -38,7 +38,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct cmd_post_send`.
+    /// Start of a send WQE, before its SGEs (RFC: `struct cmd_post_send`).
     pub struct SqHeader: 75 {
         /// Number of SGEs that follow.
         0 => num_sge: u32,
@@ -101,7 +101,7 @@ wire_struct! {
 impl Member for Atomic {}
 
 wire_struct! {
-    /// `struct virtio_rdma_av`.
+    /// Address vector of a datagram (RFC: `struct virtio_rdma_av`).
     pub struct AddressVector: 43 {
         /// Port.
         0 => port: u32,
@@ -260,7 +260,7 @@ wire_struct! {
 impl Member for Flush {}
 
 wire_struct! {
-    /// `struct cmd_post_recv`.
+    /// Start of a receive WQE, before its SGEs (RFC: `struct cmd_post_recv`).
     pub struct RqHeader: 12 {
         /// Number of SGEs that follow.
         0 => num_sge: u32,

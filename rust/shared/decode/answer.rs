@@ -6,6 +6,8 @@
 //! have executed the command. So the caller fails the device and keeps the memory that the command
 //! names.
 
+use core::ffi::CStr;
+
 use super::abi::ctrl::{Errno, RESPONSE_OK};
 use super::abi::wire::Wire;
 
@@ -21,6 +23,15 @@ pub enum Answer<T> {
 }
 
 impl<T: Wire> Answer<T> {
+    /// The result in a word: OK, the name of the errno, or INVALID.
+    pub const fn c_name(&self) -> &'static CStr {
+        match self {
+            Self::Success(_) => c"OK",
+            Self::Refused(errno) => errno.c_name(),
+            Self::Invalid => c"INVALID",
+        }
+    }
+
     /// Decodes an answer from a command's response buffer. `written` is the number of bytes that
     /// the device claims to have written.
     pub fn decode(buffer: &[u8], written: usize) -> Self {

@@ -7,16 +7,15 @@
 //! 1. [`split_wr_id`] gives the index of the work queue and the position; for a receive from an
 //!    SRQ, [`srq_slot`] gives the slot. The caller compares the CQE's QPN with the QPN of the
 //!    queue.
-//! 2. [`Outcome::decode`] gives status and operation; the operation must match the kind of queue.
-//! 3. The caller completes the work request, which must be outstanding.
-//! 4. [`PostedWr::completion`] gives the completion for the client.
+//! 2. The caller looks the work request up, which must be outstanding.
+//! 3. [`PostedWr::check`] compares the CQE with the work request. A [`CheckedCqe`] tells what the
+//!    client may see of the CQE.
 //!
 //! A CQE that fails a check breaks its CQ. The remaining risk is that a device completes work too
 //! early.
 
 use super::abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use super::abi::ib::{WcFlags, WcStatus, WrOpcode, GRH_SIZE, MAX_SL, MAX_VLAN};
-use super::abi::number::Qpn;
 use super::abi::ring::DoorbellKind;
 
 /// A CQE that is invalid for every work request of its queue.
@@ -45,37 +44,6 @@ pub fn split_wr_id(wr_id: u64) -> (usize, u32) {
 #[inline]
 pub fn srq_slot(wr_id: u64) -> Result<u16, InvalidCqe> {
     u16::try_from(wr_id).map_err(|_| InvalidCqe)
-}
-
-/// Status of a work completion: a value of [`WcStatus`].
-///
-/// Kept as a number: a `match` over all values would slow the poll path down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status(u8);
-
-impl Status {
-    /// The work request succeeded.
-    pub const SUCCESS: Self = Self(WcStatus::Success.value());
-
-    /// Decodes a status.
-    #[inline(always)]
-    fn decode(status: u8) -> Result<Self, InvalidCqe> {
-        const LAST: u8 = WcStatus::GeneralErr.value();
-        // The values are contiguous from 0.
-        const _: () = assert!(WcStatus::ALL.len() == LAST as usize + 1);
-
-        if status <= LAST {
-            Ok(Self(status))
-        } else {
-            Err(InvalidCqe)
-        }
-    }
-
-    /// The value on the wire.
-    #[inline]
-    pub const fn value(self) -> u8 {
-        self.0
-    }
 }
 
 /// Operation of a work completion, as in `enum ib_wc_opcode`.
@@ -136,32 +104,6 @@ impl Operation {
     }
 }
 
-/// Status and operation of a CQE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Status.
-    pub status: Status,
-    /// Operation.
-    pub operation: Operation,
-}
-
-impl Outcome {
-    /// Decodes the CQE of a work request that was posted to a queue of `kind`. An SRQ counts as a
-    /// receive queue.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidCqe`] for an unknown status or opcode, and for an opcode that kernel clients can't
-    /// post to such a queue.
-    #[inline(always)]
-    pub fn decode(cqe: &Cqe, kind: DoorbellKind) -> Result<Self, InvalidCqe> {
-        Ok(Self {
-            status: Status::decode(cqe.status)?,
-            operation: Operation::decode(cqe, kind)?,
-        })
-    }
-}
-
 /// Transport service of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -176,6 +118,8 @@ pub enum Service {
 /// The driver's record of a work request that the device reports as complete.
 #[derive(Clone, Copy, Debug)]
 pub struct PostedWr {
+    /// Kind of the queue. An SRQ counts as a receive queue.
+    pub kind: DoorbellKind,
     /// Service of the QP.
     pub service: Service,
     /// Whether a process posted the work request. If so, the kernel must not access the memory that
@@ -187,52 +131,20 @@ pub struct PostedWr {
     pub pkeys: u16,
 }
 
-/// A checked work completion. For a failed work request only status, operation and vendor error are
-/// meaningful; the other fields are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// Status.
-    pub status: Status,
-    /// Operation.
-    pub operation: Operation,
-    /// Vendor error.
-    pub vendor_err: u32,
-    /// Bytes transferred.
-    pub byte_len: u32,
-    /// Immediate data or an invalidated key.
-    pub extra: Extra,
-    /// Source of a received datagram.
-    pub source: Option<DatagramSource>,
-}
-
-/// Data of a message besides its payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extra {
-    /// None.
-    None,
-    /// Immediate data in network byte order.
-    Immediate([u8; 4]),
-    /// The local key that the message invalidated.
-    Invalidated(u32),
-}
-
-/// Source of a received datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatagramSource {
-    /// QPN of the sender.
-    pub qpn: Qpn,
-    /// P_Key index, within the port's table.
-    pub pkey_index: u16,
-    /// Service level, at most [`MAX_SL`].
-    pub sl: u8,
-    /// Whether the receive buffer begins with a GRH.
-    pub has_grh: bool,
-    /// VLAN id, at most [`MAX_VLAN`], of a tagged datagram.
-    pub vlan: Option<u16>,
+/// A CQE that is possible for its work request. For a failed work request only status, operation
+/// and vendor error are meaningful.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckedCqe<'a> {
+    cqe: &'a Cqe,
+    operation: Operation,
+    byte_len: u32,
+    is_success: bool,
+    /// Whether a datagram was received.
+    is_datagram: bool,
 }
 
 impl PostedWr {
-    /// The completion as the client sees it.
+    /// Checks the CQE of this work request.
     ///
     /// For [`Operation::RecvRdmaWithImm`], the CQE's `byte_len` counts bytes that were written to
     /// other memory. Some kernel clients do not expect such messages and parse `byte_len` bytes of
@@ -241,36 +153,32 @@ impl PostedWr {
     ///
     /// # Errors
     ///
-    /// [`InvalidCqe`] for a success that is impossible for this work request.
-    // Inlined, since otherwise the completion is built in memory and copied.
+    /// [`InvalidCqe`] for an unknown status or opcode, for an opcode that kernel clients can't post
+    /// to such a queue, and for a success that is impossible for this work request.
+    // Inlined, since otherwise the result is built in memory and copied.
     #[inline(always)]
-    pub fn completion(&self, cqe: &Cqe, outcome: Outcome) -> Result<Completion, InvalidCqe> {
-        let Outcome { status, operation } = outcome;
-        if status != Status::SUCCESS {
-            return Ok(Completion {
-                status,
-                operation,
-                vendor_err: cqe.vendor_err,
-                byte_len: 0,
-                extra: Extra::None,
-                source: None,
-            });
-        }
-        if !self.admits(cqe) {
+    pub fn check<'a>(&self, cqe: &'a Cqe) -> Result<CheckedCqe<'a>, InvalidCqe> {
+        // The values are contiguous from 0. A `match` over all of them would slow the poll path
+        // down.
+        const LAST: u8 = WcStatus::GeneralErr.value();
+        const _: () = assert!(WcStatus::ALL.len() == LAST as usize + 1);
+
+        let operation = Operation::decode(cqe, self.kind)?;
+        let is_success = cqe.status == WcStatus::Success.value();
+        if cqe.status > LAST || is_success && !self.admits(cqe) {
             return Err(InvalidCqe);
         }
         let byte_len = match operation {
+            _ if !is_success => 0,
             Operation::RecvRdmaWithImm if !self.is_process => cqe.byte_len.min(self.length),
             _ => cqe.byte_len,
         };
-        let is_datagram = self.service == Service::Datagram && cqe.is_receive();
-        Ok(Completion {
-            status,
+        Ok(CheckedCqe {
+            cqe,
             operation,
-            vendor_err: cqe.vendor_err,
             byte_len,
-            extra: Extra::of(cqe),
-            source: is_datagram.then(|| DatagramSource::of(cqe)),
+            is_success,
+            is_datagram: self.service == Service::Datagram && cqe.is_receive(),
         })
     }
 
@@ -303,30 +211,60 @@ impl PostedWr {
     }
 }
 
-impl Extra {
-    /// The extra data of a CQE with status success.
+impl<'a> CheckedCqe<'a> {
+    /// Status: the value of a [`WcStatus`].
     #[inline]
-    fn of(cqe: &Cqe) -> Self {
-        if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
-            Self::Immediate(cqe.ex)
-        } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
-            Self::Invalidated(u32::from_le_bytes(cqe.ex))
-        } else {
-            Self::None
-        }
+    pub fn status(&self) -> u8 {
+        self.cqe.status
     }
-}
 
-impl DatagramSource {
-    /// The source of a received datagram.
+    /// Whether the work request succeeded.
     #[inline]
-    fn of(cqe: &Cqe) -> Self {
-        Self {
-            qpn: cqe.src_qp,
-            pkey_index: cqe.pkey_index,
-            sl: cqe.priority(),
-            has_grh: cqe.wc_flags.contains(WcFlags::GRH),
-            vlan: cqe.vlan(),
-        }
+    pub fn is_success(&self) -> bool {
+        self.is_success
+    }
+
+    /// Operation.
+    #[inline]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Vendor error.
+    #[inline]
+    pub fn vendor_err(&self) -> u32 {
+        self.cqe.vendor_err
+    }
+
+    /// Number of bytes transferred.
+    #[inline]
+    pub fn byte_len(&self) -> u32 {
+        self.byte_len
+    }
+
+    /// Immediate data in network byte order.
+    #[inline]
+    pub fn immediate(&self) -> Option<[u8; 4]> {
+        self.has(WcFlags::WITH_IMM).then_some(self.cqe.ex)
+    }
+
+    /// The local key that the message invalidated. No message has both this and immediate data.
+    #[inline]
+    pub fn invalidated(&self) -> Option<u32> {
+        self.has(WcFlags::WITH_INVALIDATE)
+            .then_some(u32::from_le_bytes(self.cqe.ex))
+    }
+
+    /// The CQE of a received datagram, whose fields about the sender are in range: the P_Key index
+    /// is within the port's table, the service level at most [`MAX_SL`], a VLAN id at most
+    /// [`MAX_VLAN`].
+    #[inline]
+    pub fn datagram(&self) -> Option<&'a Cqe> {
+        (self.is_datagram && self.is_success).then_some(self.cqe)
+    }
+
+    #[inline]
+    fn has(&self, flag: WcFlags) -> bool {
+        self.is_success && self.cqe.wc_flags.contains(flag)
     }
 }

@@ -4,6 +4,7 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use virtio_rdma_abi as abi;
 

@@ -69,7 +69,7 @@ impl ArmLatch {
     }
 
     /// The state from which the latch can be resumed.
-    pub(super) const fn state(&self) -> ArmLatchState {
+    pub const fn state(&self) -> ArmLatchState {
         ArmLatchState {
             position: self.position,
             solicited: self.solicited,

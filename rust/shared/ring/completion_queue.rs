@@ -49,6 +49,12 @@ impl CompletionQueue {
         self.consumer.take(memory)
     }
 
+    /// Positions of the producer, as the device has published it, and of the consumer.
+    pub fn positions<M: RingMemory + ?Sized>(&self, memory: &M) -> (u32, u32) {
+        let produced = CompletionConsumer::produced(self.layout(), memory);
+        (produced, self.consumer.next())
+    }
+
     /// Whether `position` is that of the next completion to take.
     #[inline]
     pub fn is_at(&self, position: u32) -> bool {

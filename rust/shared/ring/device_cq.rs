@@ -55,6 +55,11 @@ impl DeviceCq {
     /// The state from which the device side can be resumed. All CQEs must be published.
     pub fn state(&self) -> ArmLatchState {
         debug_assert_eq!(self.published, self.produced);
+        self.latch()
+    }
+
+    /// The state of the latch: the event that was requested last, and whether it was sent.
+    pub const fn latch(&self) -> ArmLatchState {
         self.latch.state()
     }
 

@@ -41,6 +41,11 @@ impl WorkQueue {
         self.slots.free()
     }
 
+    /// Positions of the producer and of the oldest outstanding work request.
+    pub fn positions(&self) -> (u32, u32) {
+        (self.slots.published(), self.slots.tail())
+    }
+
     /// Reserves the next slot and returns its position, or `None` if the queue is full. The slot is
     /// at [`RingLayout::slot`] of the position. The owner fills it; the device sees it after the
     /// next [`publish`](Self::publish).

@@ -135,7 +135,7 @@ impl WorkSlots {
 
     /// Position of the oldest slot in use.
     #[inline]
-    fn tail(&self) -> u32 {
+    pub fn tail(&self) -> u32 {
         self.end.wrapping_sub(self.slots)
     }
 

@@ -19,7 +19,8 @@
 //! answer, or has not answered one for [`PATIENCE_MS`], at the latest for twice as long.
 //!
 //! Lock order: `ControlQueue::idle`, then `CommandSlot::answer`; the virtqueue's own lock is not
-//! taken within either. No other lock is taken while `ControlQueue::period_began` is held.
+//! taken within either. No other lock is taken while `ControlQueue::period_began` or
+//! `CommandSlot::sent` is held.
 
 use crate::{
     abi::{
@@ -36,6 +37,7 @@ use crate::{
     decode::answer::Answer,
     event_handlers::EventHandlers,
     lifecycle::Lifecycle,
+    sent_command::SentCommand,
     sync::{
         deferred::Deferred,
         reclaim_queue::ReclaimQueue,
@@ -56,6 +58,7 @@ use kernel::{
         self,
         Bound, //
     },
+    fmt,
     prelude::*,
     str::CString,
     sync::{
@@ -91,10 +94,6 @@ const PATIENCE_MS: Msecs = 60_000;
 /// Interval in ms at which a waiting task checks that the device is alive.
 const LOOK_MS: Msecs = 1_000;
 
-/// Reasons for which a device fails.
-const INVALID_ANSWER: &str = "gave an invalid answer";
-const NO_ANSWER: &str = "does not answer";
-
 /// Why a command failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
@@ -126,9 +125,13 @@ pub(crate) enum Sender {
     None,
     /// A task that waits for the answer.
     Task(Arc<CommandSlot>),
-    /// A caller that does not wait, and the parity of the period in which it sent the command:
-    /// [`AsyncCommand::answered`] reports the answer.
-    Async(Arc<dyn AsyncCommand>, usize),
+    /// A caller that does not wait: [`AsyncCommand::answered`] reports the answer.
+    Async {
+        sender: Arc<dyn AsyncCommand>,
+        /// Parity of the period in which the command was sent.
+        parity: usize,
+        sent: SentCommand,
+    },
 }
 
 /// A buffer for a command and its answer.
@@ -144,6 +147,9 @@ pub(crate) struct CommandSlot {
     /// between.
     #[pin]
     answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
+    /// The command that waits for its answer, or has waited until the device failed.
+    #[pin]
+    sent: Mutex<Option<SentCommand>>,
 }
 
 /// A slot that no task uses, and its buffer.
@@ -152,7 +158,6 @@ struct Idle {
     buffer: CommandBuffer,
 }
 
-/// The control queue.
 #[pin_data]
 pub(crate) struct ControlQueue {
     features: Features,
@@ -191,6 +196,7 @@ impl ControlQueue {
                 pin_init!(CommandSlot {
                     done <- TimedCompletion::new(),
                     answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::CommandSlot"),
+                    sent <- new_mutex!(None, "virtio_rdma::ctrl::sent"),
                 }),
                 GFP_KERNEL,
             )?;
@@ -240,6 +246,7 @@ impl ControlQueue {
 
         slot.done.reinit();
         buffer.context = Sender::Task(slot.clone());
+        let sent = SentCommand::new(self.dev(), request);
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
@@ -248,7 +255,8 @@ impl ControlQueue {
             if !self.is_working() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
-                self.fail("takes no commands");
+                sent.unanswered(self.dev());
+                self.fail(fmt!("does not take {sent}"));
                 return Err(Failure::NoAnswer);
             }
             tries -= 1;
@@ -256,15 +264,20 @@ impl ControlQueue {
         }
         self.queue.kick();
 
-        let (buffer, written) = self.wait(&slot)?;
+        *slot.sent.lock() = Some(sent);
+        let (buffer, written) = self
+            .wait(&slot, &sent)
+            .inspect_err(|_| sent.unanswered(self.dev()))?;
         let answer = Answer::decode(buffer.writable(), written);
+        *slot.sent.lock() = None;
+        sent.answered::<R>(self.dev(), &answer);
         self.put_idle(slot, buffer);
         match answer {
             Answer::Success(response) => Ok(response),
             Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
             Answer::Invalid => {
                 // The device may already use the memory that the command names.
-                self.fail(INVALID_ANSWER);
+                self.fail(fmt!("gave an invalid answer to {sent}"));
                 Err(Failure::NoAnswer)
             }
         }
@@ -293,9 +306,15 @@ impl ControlQueue {
         }
         let parity = self.parity.load(Relaxed);
         self.in_flight[parity & 1].fetch_add(1, Relaxed);
-        buffer.context = Sender::Async(sender, parity);
+        let sent = SentCommand::new(self.dev(), request);
+        buffer.context = Sender::Async {
+            sender,
+            parity,
+            sent,
+        };
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
             self.in_flight[parity & 1].fetch_sub(1, Relaxed);
+            sent.unanswered(self.dev());
             // Removes `sender`: a sender that keeps the returned buffer would hold a reference to
             // itself.
             buffer.context = Sender::None;
@@ -305,9 +324,27 @@ impl ControlQueue {
         Ok(())
     }
 
+    /// The device, for messages and traces.
+    fn dev(&self) -> &device::Device {
+        self.lifecycle.dev()
+    }
+
     /// The life of the device.
     pub(crate) fn lifecycle(&self) -> &Deferred<Lifecycle> {
         &self.lifecycle
+    }
+
+    /// Writes the state of the device, and the commands that it has not answered.
+    pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "state={}", self.lifecycle.state_name())?;
+        let in_flight = self.in_flight.each_ref().map(|count| count.load(Relaxed));
+        writeln!(f, "asynchronous={}", in_flight.iter().sum::<usize>())?;
+        for slot in &self.slots {
+            if let Some(sent) = *slot.sent.lock() {
+                f.write_fmt(fmt!("{sent}\n"))?;
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -331,10 +368,10 @@ impl ControlQueue {
         self.config_changed.store(true, Relaxed);
     }
 
-    /// Checks the device periodically. Returns whether the checks have to go on.
+    /// Checks the device periodically. Returns whether the checks have to continue.
     pub(crate) fn check(&self) -> bool {
         if self.is_working() && self.is_overdue() {
-            self.fail(NO_ANSWER);
+            self.fail(fmt!("does not answer an asynchronous command"));
         }
         self.check_alive() || self.lifecycle.check_failing()
     }
@@ -364,7 +401,9 @@ impl ControlQueue {
         let health = self.queue.poll_health();
         self.lifecycle.tell_silence(health == Health::Silent);
         let why = match health {
-            Health::Good | Health::Silent if self.answer_invalid.load(Relaxed) => INVALID_ANSWER,
+            Health::Good | Health::Silent if self.answer_invalid.load(Relaxed) => {
+                "gave an invalid answer to an asynchronous command"
+            }
             // Commands have a time limit.
             Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
@@ -372,17 +411,17 @@ impl ControlQueue {
             Health::NeedsReset => "needs a reset, but sent no configuration interrupt",
             Health::Gone => "is gone",
         };
-        self.fail_with(why, health);
+        self.fail_with(fmt!("{why}"), health);
         false
     }
 
     /// Ends the use of the device because of `why`.
-    fn fail(&self, why: &str) {
+    fn fail(&self, why: fmt::Arguments<'_>) {
         self.fail_with(why, self.queue.poll_health());
     }
 
     /// Ends the use of the device, and resets it unless it has stopped by its `health`.
-    fn fail_with(&self, why: &str, health: Health) {
+    fn fail_with(&self, why: fmt::Arguments<'_>, health: Health) {
         if self.lifecycle.fail(why, health) {
             self.lifecycle.queue();
         }
@@ -392,14 +431,14 @@ impl ControlQueue {
     /// Resets a device that broke a promise on which memory safety depends, and waits for the end
     /// of the reset. Returns whether the device is at rest.
     pub(crate) fn stop(&self) -> bool {
-        self.fail("is stopped");
+        self.fail(fmt!("is stopped"));
         // A device that asks for a reset was not reset yet.
         self.lifecycle.queue();
         self.lifecycle.await_end()
     }
 
     /// Ends the use of a device that is being unbound. Waits until a failing device has stopped.
-    /// Afterwards the caller alone resets the device.
+    /// Afterwards only the caller resets the device.
     pub(crate) fn unbind(&self) {
         if self.lifecycle.unbind() {
             self.end_commands();
@@ -429,7 +468,11 @@ impl ControlQueue {
     }
 
     /// Waits for the answer of the command in `slot`.
-    fn wait(&self, slot: &CommandSlot) -> Result<(CommandBuffer, usize), Failure> {
+    fn wait(
+        &self,
+        slot: &CommandSlot,
+        sent: &SentCommand,
+    ) -> Result<(CommandBuffer, usize), Failure> {
         let mut waited = 0;
         loop {
             let completed = slot.done.wait_timeout(LOOK_MS);
@@ -444,7 +487,7 @@ impl ControlQueue {
                 return Err(Failure::NoAnswer);
             }
             if waited >= PATIENCE_MS {
-                self.fail(NO_ANSWER);
+                self.fail(fmt!("does not answer {sent}"));
                 return Err(Failure::NoAnswer);
             }
         }
@@ -487,9 +530,15 @@ impl Handler for ControlQueue {
                     *answer = Some((buffer, written));
                     slot.done.complete();
                 }
-                Sender::Async(sender, parity) => {
+                Sender::Async {
+                    sender,
+                    parity,
+                    sent,
+                } => {
                     self.in_flight[parity & 1].fetch_sub(1, Relaxed);
-                    let result = match Answer::<Empty>::decode(buffer.writable(), written) {
+                    let answer = Answer::<Empty>::decode(buffer.writable(), written);
+                    sent.answered_empty(self.dev(), &answer);
+                    let result = match answer {
                         Answer::Success(_) => Ok(()),
                         Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
                         Answer::Invalid => {

@@ -173,8 +173,14 @@ impl Device {
                 Queues::Transport(transport)
             }
         };
+        let count = vqs.len();
         dev.find_vqs(vqs).inspect_err(|error| {
-            dev_err!(dev.as_ref(), "can't set up the virtqueues: {:?}\n", error)
+            dev_err!(
+                dev.as_ref(),
+                "can't set up {} virtqueues, so the device is not used: {:?}\n",
+                count,
+                error
+            )
         })?;
         if let Queues::Transport(transport) = &queues {
             transport.limit(&mut limits.queues);
@@ -244,8 +250,7 @@ impl Device {
         Unbinding::new(self.as_device(), self.health_checks.clone()).ok()
     }
 
-    /// The control queue.
-    pub(crate) fn ctrl(&self) -> &ControlQueue {
+    pub(crate) fn ctrl(&self) -> &Arc<ControlQueue> {
         &self.ctrl
     }
 

@@ -68,11 +68,23 @@ impl Doorbells {
             .ok_or(EINVAL)?;
         let stride = 1 << stride;
         let name = CString::try_from(c"virtio_rdma doorbells")?;
-        let memory = SharedMemory::claim(dev, DOORBELL_SHM_ID, name)
-            .inspect_err(|error| dev_err!(dev.as_ref(), "no doorbell region: {:?}\n", error))?;
-        let needed = usize::try_from(pages)?.checked_mul(stride);
-        if needed.is_none_or(|needed| memory.pages() < needed) {
-            dev_err!(dev.as_ref(), "the doorbell region is too short\n");
+        let memory = SharedMemory::claim(dev, DOORBELL_SHM_ID, name).inspect_err(|error| {
+            dev_err!(
+                dev.as_ref(),
+                "can't use shared memory region {} (doorbells), so the device is not used: \
+                     {:?}\n",
+                DOORBELL_SHM_ID,
+                error
+            )
+        })?;
+        let needed = usize::try_from(pages)?.saturating_mul(stride);
+        if memory.pages() < needed {
+            dev_err!(
+                dev.as_ref(),
+                "the doorbell region has {} pages and needs {}: the device is not used\n",
+                memory.pages(),
+                needed
+            );
             return Err(EINVAL);
         }
         let kernel = usize::try_from(KERNEL_DOORBELL_PAGE)? * stride;

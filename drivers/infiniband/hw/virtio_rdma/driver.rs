@@ -4,6 +4,10 @@
 
 use crate::{
     abi::VIRTIO_ID_RDMA,
+    debugfs::{
+        self,
+        CommandsFile, //
+    },
     device::{
         Device,
         HealthCheck, //
@@ -12,6 +16,7 @@ use crate::{
     net::notifier::Notifier,
     netdev::NetdevBinding,
     sync::periodic::Periodic,
+    trace,
     unbinding::Awaited,
     verbs::Verbs,
     virtio::{
@@ -46,7 +51,6 @@ const _: () = assert!(VirtioID::Rdma as u32 == VIRTIO_ID_RDMA);
 
 virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VirtioID::Rdma)]);
 
-/// The driver.
 pub(crate) struct Driver;
 
 /// A bound device.
@@ -58,6 +62,7 @@ pub(crate) struct Data {
     #[pin]
     health_check: Periodic<HealthCheck>,
     device: Arc<Device>,
+    _commands: Option<CommandsFile>,
 }
 
 /// The registrations through which other parts of the kernel use the device. Dropping them waits
@@ -98,18 +103,28 @@ impl virtio::Driver for Driver {
         pin_init::pin_init_scope(move || {
             for (feature, name) in REQUIRED {
                 if !dev.has_feature(feature) {
-                    dev_err!(dev.as_ref(), "the device lacks feature {}\n", name);
+                    dev_err!(
+                        dev.as_ref(),
+                        "the device lacks feature {}: it is not used\n",
+                        name
+                    );
                     return Err(ENODEV);
                 }
             }
             let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
+                // The device also works without the file.
+                _commands: debugfs::commands(dev.as_ref(), device.ctrl().clone()).ok(),
                 // The health check is started before the registrations: users of the registrations
                 // may wait for a failing device, and only the health check notices the failure.
                 health_check <- device.health_check(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
-                        dev_err!(dev.as_ref(), "can't register: {:?}\n", error);
+                        dev_err!(
+                            dev.as_ref(),
+                            "can't register the RDMA device, so it is not used: {:?}\n",
+                            error
+                        );
                         let _ = device.shut_down(dev);
                     })?;
                     new_mutex!(Some(ready), "virtio_rdma::driver::ready")
@@ -139,7 +154,11 @@ impl virtio::Driver for Driver {
 
     /// Hastens the check whether the device needs a reset. No other reason for the interrupt
     /// exists: no field of the configuration ever changes.
-    fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
+    fn config_changed<'bound>(dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
+        trace::event(|| {
+            let none = trace::NO_NUMBER;
+            (dev.as_ref().name(), c"CONFIG_CHANGED", c"DEVICE", none, 0)
+        });
         this.device.ctrl().note_config_change();
         this.health_check.hasten();
     }

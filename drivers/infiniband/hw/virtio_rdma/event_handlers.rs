@@ -9,16 +9,26 @@
 //! without a lock.
 
 use crate::{
-    abi::ib::AsyncEvent,
+    abi::{
+        event::EventKind,
+        ib::AsyncEvent, //
+    },
     decode::event::{
         Cookie,
+        KnownEvent,
         UnusedCookie, //
     },
-    sync::call_slot::CallSlot, //
+    sync::call_slot::CallSlot,
+    trace, //
 };
 use kernel::{
+    device::Device,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         new_mutex,
         Arc,
         Mutex,
@@ -28,6 +38,9 @@ use kernel::{
 
 /// The handler of an object's events.
 pub(crate) trait EventHandler: Send + Sync {
+    /// The kind of the object, for traces.
+    fn object(&self) -> &'static CStr;
+
     /// An armed CQ has a completion. Called in interrupt context.
     fn completion(&self) {}
 
@@ -49,8 +62,27 @@ pub(crate) trait EventHandler: Send + Sync {
 /// Number of entries that are allocated at a time. Entries never move.
 const CHUNK: usize = 128;
 
-/// An entry of the table. The key is the generation of the object's cookie.
-type Entry = CallSlot<Arc<dyn EventHandler>>;
+/// An entry of the table.
+#[pin_data]
+struct Entry {
+    /// The handler. Its key is the generation of the object's cookie.
+    #[pin]
+    handler: CallSlot<Arc<dyn EventHandler>>,
+    /// The object's number as traces show it, once the device has assigned it.
+    number: Atomic<i64>,
+    /// Number of events of the object.
+    events: Atomic<u32>,
+}
+
+impl Entry {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            handler <- CallSlot::new(),
+            number: Atomic::new(trace::NO_NUMBER),
+            events: Atomic::new(0),
+        })
+    }
+}
 
 /// The table of event handlers.
 #[pin_data]
@@ -140,7 +172,10 @@ impl EventHandlers {
         handler: Arc<dyn EventHandler>,
     ) -> Result<EventRegistration> {
         let entry = self.entry(cookie).ok_or(EINVAL)?;
+        entry.number.store(trace::NO_NUMBER, Relaxed);
+        entry.events.store(0, Relaxed);
         entry
+            .handler
             .insert(cookie.generation, handler)
             .map_err(|_| EBUSY)?;
         Ok(EventRegistration {
@@ -150,10 +185,41 @@ impl EventHandlers {
     }
 
     /// Calls `f` with the handler of `cookie`, if it is still registered.
-    #[inline]
     pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventHandler)) {
+        self.with_entry(cookie, |_, handler| f(handler));
+    }
+
+    #[inline]
+    fn with_entry(&self, cookie: Cookie, f: impl FnOnce(&Entry, &dyn EventHandler)) {
         if let Some(entry) = self.entry(cookie) {
-            entry.call(cookie.generation, |handler| f(&**handler));
+            entry
+                .handler
+                .call(cookie.generation, |handler| f(entry, &**handler));
+        }
+    }
+
+    /// Passes an event of `dev` to its handler. Called in interrupt context.
+    pub(crate) fn deliver(&self, dev: &Device, event: &KnownEvent) {
+        let mut is_taken = false;
+        self.with_entry(event.object, |entry, handler| {
+            is_taken = true;
+            entry.events.fetch_add(1, Relaxed);
+            trace::event(|| {
+                let (kind, object) = (event.kind.c_name(), handler.object());
+                let number = entry.number.load(Relaxed);
+                (dev.name(), kind, object, number, event.object.value())
+            });
+            match event.kind {
+                EventKind::Completion => handler.completion(),
+                EventKind::Async(kind) => handler.async_event(kind),
+            }
+        });
+        if !is_taken {
+            // The object was destroyed meanwhile.
+            trace::event(|| {
+                let (kind, value) = (event.kind.c_name(), event.object.value());
+                (dev.name(), kind, c"NONE", trace::NO_NUMBER, value)
+            });
         }
     }
 
@@ -165,7 +231,7 @@ impl EventHandlers {
             .map_while(SetOnce::as_ref)
             .flat_map(|chunk| chunk.iter())
         {
-            entry.call_any(|handler| handler.stopped());
+            entry.handler.call_any(|handler| handler.stopped());
         }
     }
 }
@@ -183,6 +249,21 @@ impl EventRegistration {
     pub(crate) fn cookie(&self) -> u64 {
         self.cookie.value()
     }
+
+    /// The registration of an object that the device has created, with the number by which traces
+    /// name it.
+    pub(crate) fn numbered(self, number: impl Into<u32>) -> Self {
+        if let Some(entry) = self.event_handlers.entry(self.cookie) {
+            entry.number.store(number.into().into(), Relaxed);
+        }
+        self
+    }
+
+    /// Number of events that the device has reported of the object.
+    pub(crate) fn events(&self) -> u32 {
+        let entry = self.event_handlers.entry(self.cookie);
+        entry.map_or(0, |entry| entry.events.load(Relaxed))
+    }
 }
 
 impl Drop for EventRegistration {
@@ -190,7 +271,7 @@ impl Drop for EventRegistration {
         let handler = self
             .event_handlers
             .entry(self.cookie)
-            .and_then(|entry| entry.remove(self.cookie.generation));
+            .and_then(|entry| entry.handler.remove(self.cookie.generation));
         // Dropped here, in process context: memory of a handler may not be freeable in an
         // interrupt.
         drop(handler);

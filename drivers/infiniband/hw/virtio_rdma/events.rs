@@ -8,12 +8,10 @@
 //! buffers.
 
 use crate::{
-    abi::event::{
-        Event,
-        EventKind, //
-    },
+    abi::event::Event,
     decode::event::KnownEvent,
     event_handlers::EventHandlers,
+    trace,
     virtio::{
         self,
         Buffer,
@@ -24,7 +22,10 @@ use crate::{
 };
 use core::mem::take;
 use kernel::{
-    device::Bound,
+    device::{
+        self,
+        Bound, //
+    },
     prelude::*,
     str::CString,
     sync::{
@@ -41,7 +42,6 @@ type EventBuffer = KBox<Buffer<()>>;
 /// buffers would be of no use.
 const BUFFERS: usize = 256;
 
-/// An event queue.
 #[pin_data]
 pub(crate) struct EventQueue {
     queue: Arc<Virtqueue<()>>,
@@ -83,22 +83,24 @@ impl EventQueue {
         Ok(())
     }
 
-    fn dispatch(&self, event: &KnownEvent) {
-        self.event_handlers
-            .with(event.object, |handler| match event.kind {
-                EventKind::Completion => handler.completion(),
-                EventKind::Async(kind) => handler.async_event(kind),
-            });
+    /// Passes on the event in the first `written` bytes of a buffer.
+    fn dispatch(&self, dev: &device::Device, buffer: &[u8], written: usize) {
+        match KnownEvent::decode(buffer, written) {
+            Some(event) => self.event_handlers.deliver(dev, &event),
+            None => trace::event(|| {
+                let kind = Event::decode(buffer).unwrap_or_default().raw_kind;
+                let none = (c"NONE", trace::NO_NUMBER);
+                (dev.name(), c"UNKNOWN", none.0, none.1, kind.into())
+            }),
+        }
     }
 }
 
 impl Handler for EventQueue {
-    fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
+    fn vq_callback(self: ArcBorrow<'_, Self>, dev: &virtio::Device<Bound>) {
         let mut handled = take(&mut *self.handled.lock());
         while let Some((buffer, written)) = self.queue.get_buf() {
-            if let Some(event) = KnownEvent::decode(buffer.writable(), written) {
-                self.dispatch(&event);
-            }
+            self.dispatch(dev.as_ref(), buffer.writable(), written);
             // The vector has room for all buffers of the queue.
             let _ = handled.push_within_capacity(buffer);
         }

@@ -26,9 +26,9 @@ use kernel::{
     }, //
 };
 
-/// Maximum number of objects that are destroyed at a time: those whose commands are in flight, and
-/// as many that are taken out of the driver's tables. Without a limit, a destruction would have to
-/// allocate memory.
+/// Maximum number of objects that are destroyed at a time: at most half of them have a command in
+/// flight, and the others are being removed from the driver's tables. Because of the limit, a
+/// destruction allocates no memory.
 const PLACES: usize = 2 * ctrl::SLOTS;
 
 /// The number of a QP or CQ.

@@ -11,10 +11,10 @@
 //! | [gone](State::Gone) | its status reads as all ones at once | none: it was removed |
 //! | [at rest](State::AtRest) | its status read as 0 after a reset | none |
 //!
-//! Commands run in the first state alone. A failing device is reset. Until it has *stopped*, i.e.
-//! is in one of the last three states, it may still write to buffers of kernel clients. So until
-//! then no work request is flushed, no consumer is woken, and no verb returns that lets a kernel
-//! client free its buffers.
+//! Commands run only in the first state. A failing device is reset. Until it has *stopped*, i.e. is
+//! in one of the last three states, it may still write to buffers of kernel clients. So until then
+//! no work request is flushed, no consumer is woken, and no verb returns that lets a kernel client
+//! free its buffers.
 //!
 //! The reset may take for ever, since the transport waits for the confirmation without a limit. So
 //! the reset runs on a workqueue of its own, without a lock that an unbinding or a shutdown takes.
@@ -83,7 +83,6 @@ pub(crate) struct Lifecycle {
     /// The control queue, by which the device is reached.
     queue: Arc<Virtqueue<Sender>>,
     event_handlers: Arc<EventHandlers>,
-    /// A [`State`].
     state: Atomic<u32>,
     /// Whether the log says that the device is silent.
     is_silent: AtomicFlag,
@@ -113,10 +112,28 @@ impl Lifecycle {
         })
     }
 
+    /// The device that log messages and traces name.
+    pub(crate) fn dev(&self) -> &device::Device {
+        &self.dev
+    }
+
     /// Whether the device is in `state` or a later one.
     #[inline]
     fn has_reached(&self, state: State) -> bool {
         self.state.load(Acquire) >= state as u32
+    }
+
+    pub(crate) fn state_name(&self) -> &'static str {
+        let state = self.state.load(Acquire);
+        let names = [
+            (State::AtRest, "at rest"),
+            (State::Gone, "gone"),
+            (State::NeedsReset, "needs reset"),
+            (State::Unbinding, "unbinding"),
+            (State::Failing, "failing"),
+        ];
+        let reached = names.into_iter().find(|(least, _)| state >= *least as u32);
+        reached.map_or("working", |(_, name)| name)
     }
 
     /// Whether the device runs commands.
@@ -174,7 +191,7 @@ impl Lifecycle {
 
     /// Ends the use of a device whose health is `health`, because of `why`. Does nothing if the
     /// device does not work. Returns whether the caller has to queue the reset.
-    pub(crate) fn fail(&self, why: &str, health: Health) -> bool {
+    pub(crate) fn fail(&self, why: kernel::fmt::Arguments<'_>, health: Health) -> bool {
         if self.advance(State::Failing).is_none() {
             return false;
         }

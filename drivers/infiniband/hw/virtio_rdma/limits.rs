@@ -56,7 +56,11 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let mut space = [0; CONFIG_SIZE];
     dev.read_config(accesses(features), &mut space)
         .inspect_err(|error| {
-            dev_err!(dev.as_ref(), "can't read the configuration: {:?}\n", error);
+            dev_err!(
+                dev.as_ref(),
+                "can't read the configuration, so the device is not used: {:?}\n",
+                error
+            );
         })?;
     let machine = Machine {
         cpus: kernel::cpu::nr_cpu_ids(),
@@ -65,11 +69,19 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let limits = Limits::decode(&space, features, machine);
     limits.map_err(|error| match error {
         ConfigError::Invalid(field) => {
-            dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
+            dev_err!(
+                dev.as_ref(),
+                "the configuration is invalid, so the device is not used: {}\n",
+                field
+            );
             EINVAL
         }
         ConfigError::TooManyCqs(count) => {
-            dev_err!(dev.as_ref(), "too many CQs: {}\n", count);
+            dev_err!(
+                dev.as_ref(),
+                "the device is not used: its {} CQs leave no virtqueues for QPs\n",
+                count
+            );
             ENOSPC
         }
         ConfigError::NarrowDoorbells(stride) => {

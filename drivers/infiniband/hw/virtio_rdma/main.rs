@@ -29,6 +29,7 @@ mod decode;
 mod ring;
 
 mod ctrl;
+mod debugfs;
 mod device;
 mod doorbell;
 mod driver;
@@ -39,6 +40,8 @@ mod lifecycle;
 mod limits;
 mod netdev;
 mod quarantine;
+mod sent_command;
+mod trace;
 mod transport;
 mod unbinding;
 mod verbs;

@@ -32,7 +32,6 @@ use kernel::{
     },
 };
 
-/// Owner of a port.
 pub(crate) trait PortOwner: Send + Sync {
     /// Sets the port's network device. The owner drops all references to the previous one, whether
     /// the RDMA device is registered or not: the network device may wait for this.
@@ -105,7 +104,12 @@ impl NetdevBinding {
         *bound = netdev;
         let netdev = bound.as_ref().map(|(_, netdev)| &**netdev);
         if let Err(error) = self.owner.set_netdev(netdev) {
-            dev_warn!(self.dev, "can't bind the network device: {:?}\n", error);
+            dev_warn!(
+                self.dev,
+                "can't bind network device {}, so the port stays DOWN: {:?}\n",
+                netdev.map_or(0, net::device::Device::index),
+                error
+            );
         }
     }
 
@@ -114,8 +118,11 @@ impl NetdevBinding {
         if self.address.is_some() && netdev.address() != self.address {
             dev_warn!(
                 self.dev,
-                "the network device has another MAC address than the port: \
-                 the host drops its frames unless it allows this address\n"
+                "network device {} has another MAC address than the port ({:02x?}, not {:02x?}): \
+                 the host drops its frames unless it allows this address\n",
+                netdev.index(),
+                netdev.address().unwrap_or_default(),
+                self.address.unwrap_or_default()
             );
         }
     }

@@ -20,6 +20,7 @@ use crate::{
             CmdReqNotify,
             NotifyFlags, //
         },
+        event::EventKind,
         number::{
             Cqn,
             Qpn, //
@@ -34,7 +35,10 @@ use crate::{
     },
     decode::{
         config::QueueLimits,
-        event::Cookie, //
+        event::{
+            Cookie,
+            KnownEvent, //
+        },
     },
     event_handlers::EventHandlers,
     leaving::Vacated,
@@ -165,10 +169,12 @@ impl AsyncCommand for CqVirtqueue {
 }
 
 impl Handler for CqVirtqueue {
-    fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
-        let cookie = self.cookie.load(Acquire);
-        self.event_handlers
-            .with(Cookie::decode(cookie), |handler| handler.completion());
+    fn vq_callback(self: ArcBorrow<'_, Self>, dev: &virtio::Device<Bound>) {
+        let event = KnownEvent {
+            kind: EventKind::Completion,
+            object: Cookie::decode(self.cookie.load(Acquire)),
+        };
+        self.event_handlers.deliver(dev.as_ref(), &event);
     }
 }
 

@@ -63,7 +63,7 @@ impl Tick for Messages {
             ),
             Awaited::Clients => dev_warn!(
                 self.0.dev,
-                "clients have not let the device go for {} s: unbinding waits\n",
+                "clients have not released the device for {} s: unbinding waits\n",
                 seconds
             ),
         }
@@ -82,7 +82,7 @@ impl Unbinding {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, upon which the unbinding goes on without messages.
+    /// `ENOMEM`. The unbinding then continues without messages.
     pub(crate) fn new(dev: &device::Device, queue: Arc<ReclaimQueue>) -> Result<Self> {
         let waits = (Awaited::Reset, Instant::now());
         let progress = Arc::pin_init(

@@ -21,7 +21,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Declares a driver that does nothing, to which examples add further traits.
+/// Declares a driver that does nothing, to which examples add more traits.
 macro_rules! null_driver {
     ($name:ident) => {
         struct $name;
@@ -179,8 +179,8 @@ suite! { rust_rdma_null {
         check!(second.device().try_get().is_some());
     }
 
-    /// A device that is no ancestor of the bound device is refused, since it may be unbound before
-    /// the bound device.
+    /// A device that is not an ancestor of the bound device is refused, since it may be unbound
+    /// before the bound device.
     fn parent_and_dma_device_are_ancestors() {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;

@@ -58,7 +58,7 @@ fn readable(modification: &QpModification<'_>) -> u32 {
         SQ_PSN: sq_psn, MAX_DEST_RD_ATOMIC: max_dest_rd_atomic, PATH_MIG_STATE: path_mig_state,
         DEST_QPN: dest_qp_num, RATE_LIMIT: rate_limit,
     }
-    // The pattern is no path, so the accessor fails if it reads the path.
+    // The pattern is not a path, so the accessor fails if it reads the path.
     if !matches!(modification.ah_attr(), Ok(None)) {
         bits |= QpAttrMask::PATH.0;
     }

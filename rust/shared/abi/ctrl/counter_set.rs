@@ -8,7 +8,7 @@ use super::super::wire::Wire;
 use super::{Command, ControlCommand, Empty, RspQueryCounters, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
-    /// CREATE_COUNTER_SET.
+    /// Request of CREATE_COUNTER_SET.
     pub struct CmdCreateCounterSet: 1 {
         /// Port whose QPs can be bound to the set.
         0 => port: u8,
@@ -16,25 +16,25 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to CREATE_COUNTER_SET.
+    /// Response of CREATE_COUNTER_SET.
     pub struct RspCreateCounterSet: 4 {
         /// Handle, never 0.
         0 => csn: CounterSetNumber,
     }
 }
-request!(CmdCreateCounterSet, CreateCounterSet, RspCreateCounterSet);
+request!(CmdCreateCounterSet, CreateCounterSet, RspCreateCounterSet, new csn);
 
 wire_struct! {
-    /// DESTROY_COUNTER_SET.
+    /// Request of DESTROY_COUNTER_SET.
     pub struct CmdDestroyCounterSet: 4 {
         /// Handle.
         0 => csn: CounterSetNumber,
     }
 }
-request!(CmdDestroyCounterSet, DestroyCounterSet, Empty);
+request!(CmdDestroyCounterSet, DestroyCounterSet, Empty, of csn);
 
 wire_struct! {
-    /// BIND_COUNTER_SET.
+    /// Request of BIND_COUNTER_SET.
     pub struct CmdBindCounterSet: 8 {
         /// QP.
         0 => qpn: Qpn,
@@ -42,13 +42,13 @@ wire_struct! {
         4 => csn: CounterSetNumber,
     }
 }
-request!(CmdBindCounterSet, BindCounterSet, Empty);
+request!(CmdBindCounterSet, BindCounterSet, Empty, of qpn);
 
 wire_struct! {
-    /// QUERY_COUNTER_SET.
+    /// Request of QUERY_COUNTER_SET.
     pub struct CmdQueryCounterSet: 4 {
         /// Handle, or 0 for the events that no counter set counted.
         0 => csn: CounterSetNumber,
     }
 }
-request!(CmdQueryCounterSet, QueryCounterSet, RspQueryCounters);
+request!(CmdQueryCounterSet, QueryCounterSet, RspQueryCounters, of csn);

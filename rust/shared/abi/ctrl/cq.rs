@@ -8,7 +8,7 @@ use super::super::wire::Wire;
 use super::{Command, ControlCommand, CreateFlags, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
-    /// `struct cmd_create_cq`.
+    /// Request of CREATE_CQ (RFC: `struct cmd_create_cq`).
     pub struct CmdCreateCq: 4 {
         /// Number of entries.
         0 => cqe: u32,
@@ -16,13 +16,13 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_create_cq`.
+    /// Response of CREATE_CQ (RFC: `struct rsp_create_cq`).
     pub struct RspCreateCq: 4 {
         /// Handle.
         0 => cqn: Cqn,
     }
 }
-request!(CmdCreateCq, CreateCq, RspCreateCq);
+request!(CmdCreateCq, CreateCq, RspCreateCq, new cqn);
 
 wire_struct! {
     /// CREATE_CQ with own rings: the RFC's structure and the ring.
@@ -43,16 +43,16 @@ wire_struct! {
         48 => reserved: [u8; 8],
     }
 }
-request!(CmdCreateCqRing, CreateCq, RspCreateCq);
+request!(CmdCreateCqRing, CreateCq, RspCreateCq, new cqn);
 
 wire_struct! {
-    /// `struct cmd_destroy_cq`.
+    /// Request of DESTROY_CQ (RFC: `struct cmd_destroy_cq`).
     pub struct CmdDestroyCq: 4 {
         /// Handle.
         0 => cqn: Cqn,
     }
 }
-request!(CmdDestroyCq, DestroyCq, Empty);
+request!(CmdDestroyCq, DestroyCq, Empty, of cqn);
 
 wire_mask! {
     /// Completions for which REQ_NOTIFY_CQ requests a notification.
@@ -65,7 +65,7 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// `struct cmd_req_notify`.
+    /// Request of REQ_NOTIFY_CQ (RFC: `struct cmd_req_notify`).
     pub struct CmdReqNotify: 8 {
         /// CQ.
         0 => cqn: Cqn,
@@ -73,10 +73,10 @@ wire_struct! {
         4 => flags: NotifyFlags,
     }
 }
-request!(CmdReqNotify, ReqNotifyCq, Empty);
+request!(CmdReqNotify, ReqNotifyCq, Empty, of cqn);
 
 wire_struct! {
-    /// RESIZE_CQ.
+    /// Request of RESIZE_CQ.
     pub struct CmdResizeCq: 32 {
         /// Handle.
         0 => cqn: Cqn,
@@ -88,17 +88,17 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to RESIZE_CQ.
+    /// Response of RESIZE_CQ.
     pub struct RspResizeCq: 4 {
         /// Producer's position at which the old ring ends. Later completions are in the new ring.
         0 => end: u32,
     }
 }
-request!(CmdResizeCq, ResizeCq, RspResizeCq);
+request!(CmdResizeCq, ResizeCq, RspResizeCq, of cqn);
 
 wire_struct! {
     /// MODIFY_CQ: sets the moderation of a CQ. The CQ's event is sent `period` microseconds after
-    /// it is due, or as soon as `count` completions are there. If one of both is 0, or `count` is
+    /// it is due, or as soon as `count` completions are published. If either is 0, or if `count` is
     /// 1, the event is sent at once.
     pub struct CmdModifyCq: 12 {
         /// Handle.
@@ -109,4 +109,4 @@ wire_struct! {
         8 => period: u32,
     }
 }
-request!(CmdModifyCq, ModifyCq, Empty);
+request!(CmdModifyCq, ModifyCq, Empty, of cqn);

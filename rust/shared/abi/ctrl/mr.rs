@@ -13,25 +13,25 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_create_pd`.
+    /// Response of CREATE_PD (RFC: `struct rsp_create_pd`).
     pub struct RspCreatePd: 4 {
         /// Handle.
         0 => pdn: Pdn,
     }
 }
-request!(CmdCreatePd, CreatePd, RspCreatePd);
+request!(CmdCreatePd, CreatePd, RspCreatePd, new pdn);
 
 wire_struct! {
-    /// `struct cmd_destroy_pd`.
+    /// Request of DESTROY_PD (RFC: `struct cmd_destroy_pd`).
     pub struct CmdDestroyPd: 4 {
         /// Handle.
         0 => pdn: Pdn,
     }
 }
-request!(CmdDestroyPd, DestroyPd, Empty);
+request!(CmdDestroyPd, DestroyPd, Empty, of pdn);
 
 wire_struct! {
-    /// `struct cmd_get_dma_mr`.
+    /// Request of GET_DMA_MR (RFC: `struct cmd_get_dma_mr`).
     pub struct CmdGetDmaMr: 8 {
         /// PD.
         0 => pdn: Pdn,
@@ -41,7 +41,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_get_dma_mr`, `rsp_create_mr` and `rsp_reg_user_mr`: a new MR.
+    /// Response of GET_DMA_MR, CREATE_MR and REG_USER_MR: a new MR (RFC: `struct rsp_get_dma_mr`,
+    /// `rsp_create_mr` and `rsp_reg_user_mr`).
     pub struct RspMr: 12 {
         /// Handle.
         0 => mrn: MrNumber,
@@ -51,10 +52,10 @@ wire_struct! {
         8 => rkey: u32,
     }
 }
-request!(CmdGetDmaMr, GetDmaMr, RspMr);
+request!(CmdGetDmaMr, GetDmaMr, RspMr, new mrn);
 
 wire_struct! {
-    /// `struct cmd_create_mr`.
+    /// Request of CREATE_MR (RFC: `struct cmd_create_mr`).
     pub struct CmdCreateMr: 12 {
         /// PD.
         0 => pdn: Pdn,
@@ -64,10 +65,10 @@ wire_struct! {
         8 => max_num_sg: u32,
     }
 }
-request!(CmdCreateMr, CreateMr, RspMr);
+request!(CmdCreateMr, CreateMr, RspMr, new mrn);
 
 wire_struct! {
-    /// `struct cmd_map_mr_sg`.
+    /// Request of MAP_MR_SG (RFC: `struct cmd_map_mr_sg`).
     pub struct CmdMapMrSg: 32 {
         /// MR.
         0 => mrn: MrNumber,
@@ -83,16 +84,17 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_map_mr_sg`.
+    /// Response of MAP_MR_SG (RFC: `struct rsp_map_mr_sg`).
     pub struct RspMapMrSg: 4 {
         /// Number of pages mapped.
         0 => npages: u32,
     }
 }
-request!(CmdMapMrSg, MapMrSg, RspMapMrSg);
+request!(CmdMapMrSg, MapMrSg, RspMapMrSg, of mrn);
 
 wire_struct! {
-    /// `struct cmd_reg_user_mr`. The first byte is at offset `start % 4096` of the first page.
+    /// Request of REG_USER_MR (RFC: `struct cmd_reg_user_mr`). The first byte is at offset `start %
+    /// 4096` of the first page.
     pub struct CmdRegUserMr: 44 {
         /// PD.
         0 => pdn: Pdn,
@@ -110,7 +112,7 @@ wire_struct! {
         40 => npages: u32,
     }
 }
-request!(CmdRegUserMr, RegUserMr, RspMr);
+request!(CmdRegUserMr, RegUserMr, RspMr, new mrn);
 
 wire_enum! {
     /// Format of a page list.
@@ -142,19 +144,20 @@ wire_struct! {
         46 => reserved: [u8; 6],
     }
 }
-request!(CmdRegUserMrPages, RegUserMr, RspMr);
+request!(CmdRegUserMrPages, RegUserMr, RspMr, new mrn);
 
 wire_struct! {
-    /// `struct cmd_dereg_mr`.
+    /// Request of DEREG_MR (RFC: `struct cmd_dereg_mr`).
     pub struct CmdDeregMr: 4 {
         /// Handle.
         0 => mrn: MrNumber,
     }
 }
-request!(CmdDeregMr, DeregMr, Empty);
+request!(CmdDeregMr, DeregMr, Empty, of mrn);
 
 wire_struct! {
-    /// ALLOC_MW. Needs [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
+    /// Request of ALLOC_MW. Needs
+    /// [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdAllocMw: 8 {
         /// PD.
         0 => pdn: Pdn,
@@ -174,16 +177,17 @@ wire_struct! {
         4 => rkey: u32,
     }
 }
-request!(CmdAllocMw, AllocMw, RspAllocMw);
+request!(CmdAllocMw, AllocMw, RspAllocMw, new mwn);
 
 wire_struct! {
-    /// DEALLOC_MW. Needs [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
+    /// Request of DEALLOC_MW. Needs
+    /// [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdDeallocMw: 4 {
         /// Handle.
         0 => mwn: MwNumber,
     }
 }
-request!(CmdDeallocMw, DeallocMw, Empty);
+request!(CmdDeallocMw, DeallocMw, Empty, of mwn);
 
 wire_mask! {
     /// The parts of an MR that REREG_MR changes, numbered as in the kernel's `enum
@@ -199,7 +203,7 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// REREG_MR. The keys of the MR do not change.
+    /// Request of REREG_MR. The keys of the MR do not change.
     pub struct CmdReregMr: 60 {
         /// MR.
         0 => mrn: MrNumber,
@@ -209,13 +213,13 @@ wire_struct! {
         8 => memory: CmdRegUserMrPages,
     }
 }
-request!(CmdReregMr, ReregMr, Empty);
+request!(CmdReregMr, ReregMr, Empty, of mrn);
 
 wire_struct! {
-    /// REVOKE_MR. Needs [`Feature::Peers`](super::super::feature::Feature::Peers).
+    /// Request of REVOKE_MR. Needs [`Feature::Peers`](super::super::feature::Feature::Peers).
     pub struct CmdRevokeMr: 4 {
         /// Handle. It remains valid.
         0 => mrn: MrNumber,
     }
 }
-request!(CmdRevokeMr, RevokeMr, Empty);
+request!(CmdRevokeMr, RevokeMr, Empty, of mrn);

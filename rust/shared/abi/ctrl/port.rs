@@ -9,7 +9,7 @@ use super::super::wire::Wire;
 use super::{Command, ControlCommand, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
-    /// `struct cmd_query_port`.
+    /// Request of QUERY_PORT (RFC: `struct cmd_query_port`).
     pub struct CmdQueryPort: 1 {
         /// Port.
         0 => port: u8,
@@ -17,7 +17,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_query_port`.
+    /// Response of QUERY_PORT (RFC: `struct rsp_query_port`).
     pub struct RspQueryPort: 161 {
         /// [`PortState`](super::super::ib::PortState).
         0 => state: u8,
@@ -49,10 +49,11 @@ wire_struct! {
         33 => reserved: [u8; 128],
     }
 }
-request!(CmdQueryPort, QueryPort, RspQueryPort);
+request!(CmdQueryPort, QueryPort, RspQueryPort, of port);
 
 wire_struct! {
-    /// SET_PORT. Needs [`Feature::PortState`](super::super::feature::Feature::PortState).
+    /// Request of SET_PORT. Needs
+    /// [`Feature::PortState`](super::super::feature::Feature::PortState).
     pub struct CmdSetPort: 6 {
         /// Port.
         0 => port: u8,
@@ -63,10 +64,10 @@ wire_struct! {
         2 => mtu: u32,
     }
 }
-request!(CmdSetPort, SetPort, Empty);
+request!(CmdSetPort, SetPort, Empty, of port);
 
 wire_struct! {
-    /// `struct cmd_query_pkey`.
+    /// Request of QUERY_PKEY (RFC: `struct cmd_query_pkey`).
     pub struct CmdQueryPkey: 6 {
         /// Port.
         0 => port: u32,
@@ -76,16 +77,16 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_query_pkey`.
+    /// Response of QUERY_PKEY (RFC: `struct rsp_query_pkey`).
     pub struct RspQueryPkey: 2 {
         /// The P_Key.
         0 => pkey: u16,
     }
 }
-request!(CmdQueryPkey, QueryPkey, RspQueryPkey);
+request!(CmdQueryPkey, QueryPkey, RspQueryPkey, of index);
 
 wire_struct! {
-    /// `struct cmd_add_gid`.
+    /// Request of ADD_GID (RFC: `struct cmd_add_gid`).
     pub struct CmdAddGid: 26 {
         /// GID, in network byte order.
         0 => gid: [u8; 16],
@@ -97,7 +98,7 @@ wire_struct! {
         22 => port_num: u32,
     }
 }
-request!(CmdAddGid, AddGid, Empty);
+request!(CmdAddGid, AddGid, Empty, of index);
 
 wire_struct! {
     /// ADD_GID with [`Feature::GidVlan`](super::super::feature::Feature::GidVlan): packets from and
@@ -109,10 +110,10 @@ wire_struct! {
         26 => vlan: u16,
     }
 }
-request!(CmdAddGidVlan, AddGid, Empty);
+request!(CmdAddGidVlan, AddGid, Empty, of base.index);
 
 wire_struct! {
-    /// `struct cmd_del_gid`.
+    /// Request of DEL_GID (RFC: `struct cmd_del_gid`).
     pub struct CmdDelGid: 6 {
         /// Index into the GID table.
         0 => index: u16,
@@ -120,10 +121,11 @@ wire_struct! {
         2 => port: u32,
     }
 }
-request!(CmdDelGid, DelGid, Empty);
+request!(CmdDelGid, DelGid, Empty, of index);
 
 wire_struct! {
-    /// QUERY_COUNTERS. Needs [`Feature::Counters`](super::super::feature::Feature::Counters).
+    /// Request of QUERY_COUNTERS. Needs
+    /// [`Feature::Counters`](super::super::feature::Feature::Counters).
     pub struct CmdQueryCounters: 1 {
         /// Port.
         0 => port: u8,
@@ -192,7 +194,7 @@ wire_struct! {
         216 => probes: u64,
     }
 }
-request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
+request!(CmdQueryCounters, QueryCounters, RspQueryCounters, of port);
 
 /// Lists the counters. A missing counter is a compile error.
 macro_rules! counters {

@@ -24,7 +24,7 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// `struct cmd_create_qp`.
+    /// Request of CREATE_QP (RFC: `struct cmd_create_qp`).
     pub struct CmdCreateQp: 66 {
         /// PD.
         0 => pdn: Pdn,
@@ -57,13 +57,13 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_create_qp`.
+    /// Response of CREATE_QP (RFC: `struct rsp_create_qp`).
     pub struct RspCreateQp: 4 {
         /// Handle.
         0 => qpn: Qpn,
     }
 }
-request!(CmdCreateQp, CreateQp, RspCreateQp);
+request!(CmdCreateQp, CreateQp, RspCreateQp, new qpn);
 
 wire_struct! {
     /// CREATE_QP with own rings: the RFC's structure and the rings.
@@ -80,10 +80,10 @@ wire_struct! {
         118 => cookie: u64,
     }
 }
-request!(CmdCreateQpRings, CreateQp, RspCreateQp);
+request!(CmdCreateQpRings, CreateQp, RspCreateQp, new qpn);
 
 wire_struct! {
-    /// `struct cmd_modify_qp`.
+    /// Request of MODIFY_QP (RFC: `struct cmd_modify_qp`).
     pub struct CmdModifyQp: 137 {
         /// Handle.
         0 => qpn: Qpn,
@@ -93,10 +93,10 @@ wire_struct! {
         8 => attrs: QpAttr,
     }
 }
-request!(CmdModifyQp, ModifyQp, Empty);
+request!(CmdModifyQp, ModifyQp, Empty, of qpn);
 
 wire_struct! {
-    /// `struct cmd_query_qp`.
+    /// Request of QUERY_QP (RFC: `struct cmd_query_qp`).
     pub struct CmdQueryQp: 8 {
         /// Handle.
         0 => qpn: Qpn,
@@ -106,25 +106,26 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct rsp_query_qp`.
+    /// Response of QUERY_QP (RFC: `struct rsp_query_qp`).
     pub struct RspQueryQp: 129 {
         /// Attributes.
         0 => attr: QpAttr,
     }
 }
-request!(CmdQueryQp, QueryQp, RspQueryQp);
+request!(CmdQueryQp, QueryQp, RspQueryQp, of qpn);
 
 wire_struct! {
-    /// `struct cmd_destroy_qp`.
+    /// Request of DESTROY_QP (RFC: `struct cmd_destroy_qp`).
     pub struct CmdDestroyQp: 4 {
         /// Handle.
         0 => qpn: Qpn,
     }
 }
-request!(CmdDestroyQp, DestroyQp, Empty);
+request!(CmdDestroyQp, DestroyQp, Empty, of qpn);
 
 wire_struct! {
-    /// SET_RATE_LIMIT. Needs [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
+    /// Request of SET_RATE_LIMIT. Needs
+    /// [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
     pub struct CmdSetRateLimit: 16 {
         /// QP.
         0 => qpn: Qpn,
@@ -138,10 +139,11 @@ wire_struct! {
         14 => reserved: [u8; 2],
     }
 }
-request!(CmdSetRateLimit, SetRateLimit, Empty);
+request!(CmdSetRateLimit, SetRateLimit, Empty, of qpn);
 
 wire_struct! {
-    /// ATTACH_MCAST. Needs [`Feature::Multicast`](super::super::feature::Feature::Multicast).
+    /// Request of ATTACH_MCAST. Needs
+    /// [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdAttachMcast: 20 {
         /// QP.
         0 => qpn: Qpn,
@@ -149,10 +151,11 @@ wire_struct! {
         4 => mgid: [u8; 16],
     }
 }
-request!(CmdAttachMcast, AttachMcast, Empty);
+request!(CmdAttachMcast, AttachMcast, Empty, of qpn);
 
 wire_struct! {
-    /// DETACH_MCAST. Needs [`Feature::Multicast`](super::super::feature::Feature::Multicast).
+    /// Request of DETACH_MCAST. Needs
+    /// [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdDetachMcast: 20 {
         /// QP.
         0 => qpn: Qpn,
@@ -160,4 +163,4 @@ wire_struct! {
         4 => mgid: [u8; 16],
     }
 }
-request!(CmdDetachMcast, DetachMcast, Empty);
+request!(CmdDetachMcast, DetachMcast, Empty, of qpn);

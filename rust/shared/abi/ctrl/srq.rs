@@ -8,7 +8,7 @@ use super::super::wire::Wire;
 use super::{Command, ControlCommand, CreateFlags, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
-    /// CREATE_SRQ.
+    /// Request of CREATE_SRQ.
     pub struct CmdCreateSrq: 52 {
         /// PD against which the local keys of work requests are checked.
         0 => pdn: Pdn,
@@ -28,13 +28,13 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to CREATE_SRQ.
+    /// Response of CREATE_SRQ.
     pub struct RspCreateSrq: 4 {
         /// Handle.
         0 => srqn: Srqn,
     }
 }
-request!(CmdCreateSrq, CreateSrq, RspCreateSrq);
+request!(CmdCreateSrq, CreateSrq, RspCreateSrq, new srqn);
 
 wire_mask! {
     /// Attributes that MODIFY_SRQ changes.
@@ -47,7 +47,7 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// MODIFY_SRQ. Fields outside of the mask are zero.
+    /// Request of MODIFY_SRQ. Fields outside of the mask are zero.
     pub struct CmdModifySrq: 40 {
         /// Handle.
         0 => srqn: Srqn,
@@ -61,10 +61,10 @@ wire_struct! {
         16 => ring: RingAddr,
     }
 }
-request!(CmdModifySrq, ModifySrq, Empty);
+request!(CmdModifySrq, ModifySrq, Empty, of srqn);
 
 wire_struct! {
-    /// QUERY_SRQ.
+    /// Request of QUERY_SRQ.
     pub struct CmdQuerySrq: 4 {
         /// Handle.
         0 => srqn: Srqn,
@@ -72,7 +72,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Answer to QUERY_SRQ.
+    /// Response of QUERY_SRQ.
     pub struct RspQuerySrq: 12 {
         /// Maximum number of outstanding work requests.
         0 => max_wr: u32,
@@ -82,13 +82,13 @@ wire_struct! {
         8 => limit: u32,
     }
 }
-request!(CmdQuerySrq, QuerySrq, RspQuerySrq);
+request!(CmdQuerySrq, QuerySrq, RspQuerySrq, of srqn);
 
 wire_struct! {
-    /// DESTROY_SRQ.
+    /// Request of DESTROY_SRQ.
     pub struct CmdDestroySrq: 4 {
         /// Handle.
         0 => srqn: Srqn,
     }
 }
-request!(CmdDestroySrq, DestroySrq, Empty);
+request!(CmdDestroySrq, DestroySrq, Empty, of srqn);

@@ -216,6 +216,7 @@ fn of_rust() -> (Numbers, BTreeSet<String>) {
         ib::WrOpcode,
         ib::FlushLevel,
         ib::WcStatus,
+        cqe::WcReason,
         ib::AsyncEvent,
         config::AtomicCap,
         feature::Feature,
@@ -316,7 +317,7 @@ fn declared(folder: &Path, names: &mut BTreeSet<String>) {
                 else {
                     continue;
                 };
-                if rest.starts_with(' ') && !name.contains(['$', '(']) {
+                if rest.starts_with(' ') && !name.contains(['$', '(', '<']) {
                     names.insert(name.to_owned());
                 }
             }

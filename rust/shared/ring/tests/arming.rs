@@ -309,7 +309,6 @@ fn a_latched_position_does_not_age() {
 }
 
 /// A CQ stays armed when it moves, in any order of completions.
-// abi
 #[test]
 fn a_moved_cq_fires_the_event_that_was_asked_for() {
     let cases = KINDS
@@ -335,17 +334,21 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
                 assert_eq!(poll(&mut driver, &memory), Some(value));
             }
             assert_eq!(end, start.wrapping_add(pending));
+            // abi: R-583
             assert!(driver.is_at(end));
             let next = CompletionQueue::new(longer);
+            // abi
             if driver.moved(next, &target, pending != 0) {
                 fired += u32::from(device.publish(&target));
             }
             if pending + after == 0 {
                 fired += u32::from(complete(&mut device, &target, 0, true));
             }
+            // abi: R-581
             assert_eq!(fired, 1, "{kind:?}, {pending} before, {after} after");
             driver.event_received(&target);
             for value in pending..pending + after {
+                // abi: R-580
                 assert_eq!(poll(&mut driver, &target), Some(value));
             }
         }

@@ -58,7 +58,7 @@ fn completions_pass_the_wrap_in_order() {
 #[test]
 fn the_longest_ring_is_filled_and_drained() {
     const SLOTS: u32 = 4_194_304;
-    // Ring memory with only the words: the CQEs would take 256 MiB.
+    // Ring memory with only the words `owner` and `device`: the CQEs would take 256 MiB.
     struct Words(std::cell::Cell<[u32; 2]>);
     impl Words {
         fn at(offset: u32) -> usize {

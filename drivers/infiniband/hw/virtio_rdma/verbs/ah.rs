@@ -30,7 +30,6 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// An AH.
 pub(crate) struct Ah {
     av: AddressVector,
     _charge: Charge,

@@ -94,7 +94,7 @@ impl QpCounters for IbDevice {
     fn create_counter(this: &rdma::Device<Self>, port: u32) -> Result<NonZeroU32> {
         let port = check_port(port)?;
         let answer = this.virtio.ctrl().exec(&CmdCreateCounterSet { port })?;
-        // 0 is no counter set, so this device breaks the rules.
+        // 0 is not a counter set, so this device breaks the rules.
         NonZeroU32::new(answer.csn.get()).ok_or(EIO)
     }
 

@@ -85,7 +85,6 @@ enum Poller {
 
 /// The memory of a CQ of the kernel.
 enum KernelMemory {
-    /// A ring.
     Ring {
         /// The ring, which has to exist while the device writes to it.
         _ring: Arc<KernelRing>,
@@ -97,21 +96,23 @@ enum KernelMemory {
     },
 }
 
-/// A CQ.
 pub(crate) struct Cq {
     device: Arc<Device>,
     number: Cqn,
-    /// Number of entries.
     entries: Atomic<u32>,
     poller: Poller,
     /// Events of the CQ may arrive until this registration is dropped.
-    _events: EventRegistration,
+    events: EventRegistration,
 }
 
 /// Delivers completion events to a process.
 struct UserCqEventHandler(CqConsumer);
 
 impl EventHandler for UserCqEventHandler {
+    fn object(&self) -> &'static CStr {
+        c"CQ"
+    }
+
     fn completion(&self) {
         self.0.notify();
     }
@@ -124,7 +125,6 @@ impl EventHandler for UserCqEventHandler {
 }
 
 impl Cq {
-    /// The CQ's number.
     pub(super) fn number(&self) -> Cqn {
         self.number
     }
@@ -139,6 +139,11 @@ impl Cq {
             Poller::Kernel(cq, _) => Ok(cq),
             Poller::User(_) => Err(EINVAL),
         }
+    }
+
+    /// Number of events that the device has reported of the CQ.
+    pub(super) fn events(&self) -> u32 {
+        self.events.events()
     }
 
     /// The object for a CQ that the device has just created.
@@ -156,7 +161,7 @@ impl Cq {
                 number,
                 entries: Atomic::new(attr.entries),
                 poller,
-                _events: events,
+                events: events.numbered(number),
             },
         }
     }

@@ -328,6 +328,10 @@ impl PortEvents {
 }
 
 impl EventHandler for PortEvents {
+    fn object(&self) -> &'static CStr {
+        c"DEVICE"
+    }
+
     fn async_event(&self, event: AsyncEvent) {
         let Some(index) = EVENTS.iter().position(|kind| *kind == event) else {
             return;

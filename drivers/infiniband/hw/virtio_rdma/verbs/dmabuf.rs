@@ -129,15 +129,23 @@ impl Revoke for Revocation {
         // ends the device's accesses now.
         let dev = self.device.as_device();
         let error = Error::from(failure);
+        let number = match access {
+            Access::Mr(mrn) => mrn.get(),
+            _ => 0,
+        };
         match self.device.ctrl().stop() {
             true => dev_warn!(
                 dev,
-                "the device was reset: it did not stop using a revoked DMA buffer ({:?})\n",
+                "MR {} (0: unknown): the device was reset, \
+                 because it did not revoke the access to a DMA buffer: {:?}\n",
+                number,
                 error
             ),
             false => dev_err!(
                 dev,
-                "the device may still use a revoked DMA buffer: {:?}\n",
+                "MR {} (0: unknown): the device did not revoke the access to a DMA buffer, \
+                 and may still use it: {:?}\n",
+                number,
                 error
             ),
         }
@@ -152,13 +160,14 @@ pub(super) type Buffer = Dmabuf<Revocation>;
 pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
     let revocation = buffer.handler();
     let before = revocation.begin();
-    let answer = device.ctrl().exec(&CmdDeregMr { mrn });
+    let request = CmdDeregMr { mrn };
+    let answer = device.ctrl().exec(&request);
     revocation.set(match answer {
         Ok(_) => Access::None,
         Err(_) => before,
     });
     if let Err(failure) = answer {
-        super::warn_of_refusal(device, failure);
+        super::warn_of_refusal(device, &request, failure);
         quarantine(device, buffer);
     }
 }
@@ -180,8 +189,8 @@ fn quarantine(device: &Device, buffer: Buffer) {
     }
 }
 
-/// Creates an MR over the memory that `pin` pins. Of `memory`, only the length, the access flags
-/// and the address that work requests use are read.
+/// Creates an MR over the memory that `pin` pins. Reads only the length, the access flags and the
+/// IOVA of `memory`.
 pub(super) fn register<'a>(
     pd: &'a Pd<IbDevice>,
     memory: &UserMemory,

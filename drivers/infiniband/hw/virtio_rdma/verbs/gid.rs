@@ -6,7 +6,7 @@
 //! appears. All network configuration of the guest waits for the RTNL. So an addition waits for the
 //! device only for [`PATIENCE_MS`]. After that the command stays in flight and counts as a success:
 //! - If the device adds the GID later, nothing is left to do. Until then it refuses the QPs and AHs
-//!   that use the GID. It goes on to do so if it refuses the GID, which the log then says.
+//!   that use the GID. It still does so if it refuses the GID; the log then has a warning.
 //! - An invalid answer fails the device, however late the answer comes.
 //! - The deletion of the GID waits for the answer.
 //!
@@ -190,8 +190,8 @@ impl GidCommands {
         unanswered.remove(position).ok()
     }
 
-    /// Waits for the answer to the addition of GID `index`, before its deletion. Returns whether
-    /// the device may have the GID.
+    /// Waits until the device has answered the command that adds GID `index`, so that the GID can
+    /// be deleted. Returns false if the device has refused the GID.
     pub(super) fn await_answer(&self, device: &Device, index: u16) -> bool {
         let Some(addition) = self.take(index) else {
             return true;

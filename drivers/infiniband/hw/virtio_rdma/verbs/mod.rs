@@ -143,7 +143,7 @@ fn destroy<R: ControlCommand, M: Send + 'static>(
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),
         Err(failure) => {
-            warn_of_refusal(device, failure);
+            warn_of_refusal(device, request, failure);
             device.quarantine(memory);
             None
         }
@@ -151,11 +151,13 @@ fn destroy<R: ControlCommand, M: Send + 'static>(
 }
 
 /// Warns if the device refused to destroy an object. The failure of a device is in the log already.
-fn warn_of_refusal(device: &Device, failure: Failure) {
+fn warn_of_refusal<R: ControlCommand>(device: &Device, request: &R, failure: Failure) {
     if let Failure::Refused(error) = failure {
         dev_warn!(
             device.as_device(),
-            "the device refused to destroy an object, whose memory is kept until a reset: {:?}\n",
+            "the device refused {} of number {}, whose memory is kept until a reset: {:?}\n",
+            R::COMMAND.c_name(),
+            request.number().unwrap_or_default(),
             error
         );
     }

@@ -58,7 +58,7 @@ use kernel::{
     }, //
 };
 
-/// The access flags that all MRs of this device can grant, and that all of its QPs admit.
+/// The access flags that all MRs of this device can grant, and that all of its QPs permit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
@@ -69,7 +69,7 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
 /// Hints without effect here: a page list names each pinned page in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
-/// Access flags that QPs of processes admit in addition to [`SUPPORTED`].
+/// Access flags that QPs of processes permit in addition to [`SUPPORTED`].
 pub(super) const FLUSHES: ib::AccessFlags =
     ib::AccessFlags(ib::AccessFlags::FLUSH_GLOBAL.0 | ib::AccessFlags::FLUSH_PERSISTENT.0);
 
@@ -85,7 +85,7 @@ pub(super) fn optional_access_flags(limits: &Limits) -> ib::AccessFlags {
     access
 }
 
-// Values are converted below, and by `modify` for the access flags that QPs admit.
+// Values are converted below, and by `modify` for the access flags that QPs permit.
 assert_same! {
     ib::AccessFlags::LOCAL_WRITE.0 => ib_access_flags_IB_ACCESS_LOCAL_WRITE,
     ib::AccessFlags::REMOTE_WRITE.0 => ib_access_flags_IB_ACCESS_REMOTE_WRITE,
@@ -116,7 +116,6 @@ pub(super) fn access_flags(
         .ok_or(EOPNOTSUPP)
 }
 
-/// An MR.
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: MrNumber,
@@ -205,7 +204,6 @@ impl Mr {
         }
     }
 
-    /// The MR's number.
     pub(super) fn number(&self) -> MrNumber {
         self.number
     }
@@ -220,8 +218,7 @@ impl Mr {
         }
     }
 
-    /// The exponent n of the page size of 2ⁿ bytes; `None` for MRs whose page size the driver
-    /// does not choose.
+    /// Binary logarithm of the page size; `None` if the driver does not choose the page size.
     pub(super) fn page_shift(&self) -> Option<u32> {
         match &self.memory {
             Memory::User(pages) => Some(pages.page_shift.load(Relaxed)),
@@ -428,11 +425,12 @@ impl MemoryRegions for IbDevice {
         if let Memory::Dmabuf(..) = mr.memory {
             return Ok(());
         }
-        match mr.device.ctrl().exec(&CmdDeregMr { mrn: mr.number }) {
+        let request = CmdDeregMr { mrn: mr.number };
+        match mr.device.ctrl().exec(&request) {
             Ok(_) => mr.fate.store(fate::GONE, Release),
             Err(Failure::Refused(error)) if error == EBUSY => return Err(EBUSY),
             Err(failure) => {
-                super::warn_of_refusal(&mr.device, failure);
+                super::warn_of_refusal(&mr.device, &request, failure);
                 mr.fate.store(fate::UNKNOWN, Release);
             }
         }

@@ -22,14 +22,12 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A PD.
 pub(crate) struct Pd {
     device: Arc<Device>,
     number: Pdn,
 }
 
 impl Pd {
-    /// The PD's number.
     pub(super) fn number(&self) -> Pdn {
         self.number
     }

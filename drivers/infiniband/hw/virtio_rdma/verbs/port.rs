@@ -79,7 +79,7 @@ assert_same! {
     ib::PortCaps::CM_SUP.0 => ib_uverbs_query_port_cap_flags_IB_UVERBS_PCF_CM_SUP,
 }
 
-/// The port's number in the device's encoding; `EINVAL` if the device has no such port.
+/// Checks that the device has this port (`EINVAL` otherwise), and narrows its number to a byte.
 pub(super) fn check_port(port: u32) -> Result<u8> {
     match u8::try_from(port) {
         Ok(ib::PORT) => Ok(ib::PORT),
@@ -102,7 +102,7 @@ impl Ports for IbDevice {
     /// device.
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
-        // A device that can't be told can't be asked either.
+        // Errors are ignored: if the device does not answer, the query below fails too.
         let _ = port_state::tell(this);
         let mut response = match ask(&this.virtio) {
             Err(_) if !this.virtio.lifecycle().is_working() => RspQueryPort {
@@ -191,7 +191,7 @@ impl GidTable for IbDevice {
             port: gid.port(),
         };
         match this.virtio.ctrl().exec(&request) {
-            // Packets of a failing device are nobody's any more.
+            // A failing device may keep the GID: no client uses its packets any more.
             Ok(_) | Err(Failure::NoAnswer) => Ok(()),
             Err(failure) => Err(failure.into()),
         }

@@ -49,8 +49,8 @@ use kernel::{
     time::Msecs, //
 };
 
-/// Time in ms from the registration until the device is told for the first time, unless the network
-/// device changes before.
+/// Time in ms from the registration until the first SET_PORT, unless the network device changes
+/// before.
 const FIRST_MS: Msecs = 1_000;
 
 /// State and MTU of a network device.
@@ -105,7 +105,7 @@ pub(super) fn tell(this: &rdma::Device<IbDevice>) -> Result<(), Failure> {
 }
 
 /// Whether the port's network device carries packets with a path MTU of this value. A device with
-/// the feature was told the network device's MTU and checks this itself.
+/// `PortState` knows the network device's MTU and checks this itself.
 pub(super) fn carries(this: &rdma::Device<IbDevice>, path_mtu: u8) -> bool {
     this.virtio.limits().has(Feature::PortState)
         || this
@@ -117,7 +117,7 @@ pub(super) fn carries(this: &rdma::Device<IbDevice>, path_mtu: u8) -> bool {
 pub(super) struct Teller(DeviceRef<IbDevice>);
 
 impl Teller {
-    /// `queue` is for this work item alone, since it may wait long for the device.
+    /// `queue` is only for this work item, since it may wait long for the device.
     pub(super) fn new(
         queue: Arc<ReclaimQueue>,
         device: DeviceRef<IbDevice>,
@@ -132,7 +132,8 @@ impl Tick for Teller {
             if let Err(Failure::Refused(error)) = tell(&device) {
                 dev_warn!(
                     device.virtio.as_device(),
-                    "the device refuses the state of the network device: {:?}\n",
+                    "the device refused state and MTU of the network device, and keeps its former \
+                     ones: {:?}\n",
                     error
                 );
             }

@@ -90,7 +90,6 @@ impl Attributes {
     }
 }
 
-/// A QP.
 pub(crate) struct Qp {
     device: Arc<Device>,
     number: Qpn,
@@ -100,13 +99,17 @@ pub(crate) struct Qp {
     poster: Poster,
     /// Events of the QP may arrive until this registration is dropped. `None` in virtqueue mode,
     /// which has no events of QPs.
-    _events: Option<EventRegistration>,
+    events: Option<EventRegistration>,
 }
 
 /// Delivers asynchronous events to the QP's consumer.
 struct QpEventHandler(QpConsumer);
 
 impl EventHandler for QpEventHandler {
+    fn object(&self) -> &'static CStr {
+        c"QP"
+    }
+
     fn async_event(&self, event: AsyncEvent) {
         let event = match event {
             AsyncEvent::QpFatal => QpEvent::Fatal,
@@ -122,17 +125,14 @@ impl EventHandler for QpEventHandler {
 }
 
 impl Qp {
-    /// The QP's number.
     pub(super) fn number(&self) -> Qpn {
         self.number
     }
 
-    /// The QP's device.
     pub(super) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The QP's type.
     pub(super) fn qp_type(&self) -> QpType {
         self.attributes.qp_type
     }
@@ -167,6 +167,11 @@ impl Qp {
     /// Records the rate limit in kb/s, 0 for none.
     pub(super) fn set_rate_limit(&self, rate: u32) {
         self.attributes.rate_limit.store(rate, Relaxed);
+    }
+
+    /// Number of events that the device has reported of the QP.
+    pub(super) fn events(&self) -> u32 {
+        self.events.as_ref().map_or(0, EventRegistration::events)
     }
 
     /// The posting side of a QP of the kernel.

@@ -72,20 +72,23 @@ enum Poster {
     User(Pin<KBox<UserQueue>>),
 }
 
-/// An SRQ.
 pub(crate) struct Srq {
     device: Arc<Device>,
     number: Srqn,
     max_sge: u32,
     poster: Poster,
     /// Events of the SRQ may arrive until this registration is dropped.
-    _events: EventRegistration,
+    events: EventRegistration,
 }
 
 /// Delivers asynchronous events to the SRQ's consumer.
 struct SrqEventHandler(SrqConsumer);
 
 impl EventHandler for SrqEventHandler {
+    fn object(&self) -> &'static CStr {
+        c"SRQ"
+    }
+
     fn async_event(&self, event: AsyncEvent) {
         match event {
             AsyncEvent::SrqErr => self.0.event(SrqEvent::Error),
@@ -96,7 +99,6 @@ impl EventHandler for SrqEventHandler {
 }
 
 impl Srq {
-    /// The SRQ's number.
     pub(super) fn number(&self) -> Srqn {
         self.number
     }
@@ -111,6 +113,11 @@ impl Srq {
             Poster::Kernel(srq) => Ok(srq),
             Poster::User(_) => Err(EINVAL),
         }
+    }
+
+    /// Number of events that the device has reported of the SRQ.
+    pub(super) fn events(&self) -> u32 {
+        self.events.events()
     }
 
     /// The object for an SRQ that the device has just created.
@@ -129,7 +136,7 @@ impl Srq {
                 number,
                 max_sge,
                 poster,
-                _events: events,
+                events: events.numbered(number),
             },
         }
     }
@@ -169,7 +176,6 @@ fn slot_size(max_sge: u32) -> usize {
     rq_wqe_size(max_sge as usize)
 }
 
-/// Registers a consumer for the events of an SRQ.
 fn register(device: &Device, consumer: SrqConsumer) -> Result<EventRegistration> {
     let handler = Arc::new(SrqEventHandler(consumer), GFP_KERNEL)?;
     device.event_handlers().register(handler)

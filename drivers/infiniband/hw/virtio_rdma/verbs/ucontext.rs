@@ -59,7 +59,6 @@ impl Context {
         self.doorbell_page.ok_or(EINVAL)
     }
 
-    /// The attachment to an exporter.
     #[cfg_attr(not(OUT_OF_TREE), expect(dead_code))]
     pub(super) fn exporter(&self) -> Option<&Attachment> {
         self.exporter.as_ref()

@@ -34,20 +34,23 @@ use super::check;
 
 const DGID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2];
 
-// abi: R-1, R-2, R-3, R-29, R-39, R-62
 #[test]
 fn configuration() {
+    // abi: R-2, R-29
     check(
         Config {
             phys_port_cnt: 1,
+            // abi: R-3
             sys_image_guid: [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1],
             vendor_id: 0x1af4,
             vendor_part_id: 42,
+            // abi: R-1
             hw_ver: 0x0102_0304,
             max_mr_size: 0x1122_3344_5566_7788,
             page_size_cap: 0x1000,
             max_qp: 0x0101,
             max_qp_wr: 0x0202,
+            // abi: R-39
             device_cap_flags: DeviceCaps::RC_RNR_NAK_GEN | DeviceCaps::SG_GAPS_REG,
             max_send_sge: 3,
             max_recv_sge: 4,
@@ -76,6 +79,7 @@ fn configuration() {
          0a000000 0b000000 0c000000 02 0d000000 0e000000 0f000000 10000000
          11000000 12000000 13000000 2221 17",
     );
+    // abi: R-62
     check(
         OwnRingsConfig {
             num_event_queues: 1,
@@ -110,11 +114,12 @@ fn guid_of_a_mac_address() {
     assert_eq!(mac_from_eui64([0x50, 0x54, 0, 0xff, 0xff, 9, 0, 1]), None);
 }
 
-// abi: R-1, R-2, R-3, R-125, R-126, R-147, R-148, R-153, R-155, R-792, R-983, R-984, R-985, R-986
 #[test]
 fn port_and_tables() {
+    // abi: R-125
     check(CmdQueryPort { port: 1 }, "01");
     let reserved = "00".repeat(128);
+    // abi: R-1, R-2, R-126
     check(
         RspQueryPort {
             state: 4,
@@ -134,14 +139,19 @@ fn port_and_tables() {
         },
         &format!("04 05 03 dc050000 00010000 00000100 00000080 01000000 02000000 0300 02 2001 05 {reserved}"),
     );
+    // abi: R-983
     check(
         CmdSetPort {
+            // abi: R-984
             port: 1,
+            // abi: R-985
             state: 4,
+            // abi: R-986
             mtu: 1500,
         },
         "01 04 dc050000",
     );
+    // abi: R-147
     check(
         CmdQueryPkey {
             port: 1,
@@ -149,9 +159,12 @@ fn port_and_tables() {
         },
         "01000000 0302",
     );
+    // abi: R-148
     check(RspQueryPkey { pkey: 0xff7f }, "7fff");
+    // abi: R-153
     check(
         CmdAddGid {
+            // abi: R-3
             gid: DGID,
             gid_type: GidType::RoceV2.value(),
             index: 0x0304,
@@ -159,6 +172,7 @@ fn port_and_tables() {
         },
         "00000000000000000000ffff0a090002 02000000 0403 01000000",
     );
+    // abi: R-792
     check(
         CmdAddGidVlan {
             base: CmdAddGid {
@@ -172,6 +186,7 @@ fn port_and_tables() {
         "00000000000000000000ffff0a090002 02000000 0403 01000000 fe0f",
     );
     assert_eq!((NO_VLAN, MAX_VLAN), (0xffff, 0x0ffe));
+    // abi: R-155
     check(
         CmdDelGid {
             index: 0x0304,
@@ -235,12 +250,15 @@ fn memory_windows() {
     );
 }
 
-// abi: R-165, R-166, R-167, R-506, R-507, R-905
 #[test]
 fn completion_queues() {
+    // abi: R-165
     check(CmdCreateCq { cqe: 0x0102_0304 }, "04030201");
+    // abi: R-166
     check(RspCreateCq { cqn: Cqn::new(5) }, "05000000");
+    // abi: R-167
     check(CmdDestroyCq { cqn: Cqn::new(5) }, "05000000");
+    // abi: R-905
     check(
         CmdReqNotify {
             cqn: Cqn::new(5),
@@ -248,7 +266,9 @@ fn completion_queues() {
         },
         "05000000 02000000",
     );
+    // abi: R-506
     check(RING, RING_HEX);
+    // abi: R-507
     check(
         CmdCreateCqRing {
             base: CmdCreateCq { cqe: 100 },
@@ -264,15 +284,17 @@ fn completion_queues() {
     );
 }
 
-// abi: R-163, R-164, R-270, R-271, R-272, R-273, R-277, R-305, R-339, R-340, R-365
 #[test]
 fn protection_domains_and_memory_regions() {
+    // abi: R-163
     check(CmdCreatePd {}, "");
     check(Empty {}, "");
     check(RspCreatePd { pdn: Pdn::new(6) }, "06000000");
+    // abi: R-164
     check(CmdDestroyPd { pdn: Pdn::new(6) }, "06000000");
     let access_flags =
         AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::RELAXED_ORDERING;
+    // abi: R-270
     check(
         CmdGetDmaMr {
             pdn: Pdn::new(6),
@@ -280,6 +302,7 @@ fn protection_domains_and_memory_regions() {
         },
         "06000000 05001000",
     );
+    // abi: R-272
     check(
         CmdCreateMr {
             pdn: Pdn::new(6),
@@ -288,14 +311,19 @@ fn protection_domains_and_memory_regions() {
         },
         "06000000 05001000 01010000",
     );
+    // abi: R-273
     check(
         RspMr {
+            // abi: R-274
             mrn: MrNumber::new(1),
+            // abi: R-275
             lkey: 0x0203_0405,
+            // abi: R-276
             rkey: 0x0607_0809,
         },
         "01000000 05040302 09080706",
     );
+    // abi: R-339
     check(
         CmdMapMrSg {
             mrn: MrNumber::new(1),
@@ -306,7 +334,9 @@ fn protection_domains_and_memory_regions() {
         },
         "01000000 02000000 0807060504030201 0020000000000000 0070665544332211",
     );
+    // abi: R-340
     check(RspMapMrSg { npages: 2 }, "02000000");
+    // abi: R-271
     check(
         CmdRegUserMr {
             pdn: Pdn::new(6),
@@ -319,6 +349,7 @@ fn protection_domains_and_memory_regions() {
         },
         "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000",
     );
+    // abi: R-305
     check(
         CmdRegUserMrPages {
             base: CmdRegUserMr {
@@ -337,12 +368,14 @@ fn protection_domains_and_memory_regions() {
         "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000 \
          15 01 000000000000",
     );
+    // abi: R-277
     check(
         CmdDeregMr {
             mrn: MrNumber::new(1),
         },
         "01000000",
     );
+    // abi: R-365
     check(
         CmdRevokeMr {
             mrn: MrNumber::new(2),
@@ -371,22 +404,25 @@ const CREATE_QP_HEX: &str =
     "01000000 02 01 03000000 04000000 05000000 06000000 07000000 08000000 09000000
     01000000 00000000000000000000000000000000000000000000000000000000";
 
-// abi: R-170, R-171, R-172, R-506, R-508
 #[test]
 fn queue_pairs() {
+    // abi: R-170
     check(CREATE_QP, CREATE_QP_HEX);
+    // abi: R-171
     check(
         RspCreateQp {
             qpn: Qpn::new(0x00ab_cdef),
         },
         "efcdab00",
     );
+    // abi: R-172
     check(
         CmdDestroyQp {
             qpn: Qpn::new(0x00ab_cdef),
         },
         "efcdab00",
     );
+    // abi: R-506
     let sq = RingAddr {
         pages: 0x1000,
         npages: 1,
@@ -396,6 +432,7 @@ fn queue_pairs() {
         depth: 1,
         reserved: [0; 5],
     };
+    // abi: R-508
     check(
         CmdCreateQpRings {
             base: CREATE_QP,
@@ -444,12 +481,14 @@ const CAP: QpCap = QpCap {
 const ROUTE_HEX: &str = "00000000000000000000ffff0a090002 debc0a00 01 40 68";
 const CAP_HEX: &str = "01000000 02000000 03000000 04000000 05000000";
 
-// abi: R-214, R-215, R-216, R-217, R-244, R-245, R-252
 #[test]
 fn queue_pair_attributes() {
     let path_hex = format!("{ROUTE_HEX} 03 04 01 01 525400090002");
+    // abi: R-252
     check(ROUTE, ROUTE_HEX);
+    // abi: R-245
     check(PATH, &path_hex);
+    // abi: R-244
     check(CAP, CAP_HEX);
     let attr = QpAttr {
         qp_state: QpState::Rts.value(),
@@ -484,7 +523,9 @@ fn queue_pair_attributes() {
          01 00 10 11 12 01 0e 07 06 02 0f 0d0c0b0a {CAP_HEX} {path_hex} {ROUTE_HEX}
          09 04 01 01 525400090002"
     );
+    // abi: R-217
     check(attr, &attr_hex);
+    // abi: R-214
     check(
         CmdModifyQp {
             qpn: Qpn::new(2),
@@ -493,6 +534,7 @@ fn queue_pair_attributes() {
         },
         &format!("02000000 01000002 {attr_hex}"),
     );
+    // abi: R-215
     check(
         CmdQueryQp {
             qpn: Qpn::new(2),
@@ -500,6 +542,7 @@ fn queue_pair_attributes() {
         },
         "02000000 00000800",
     );
+    // abi: R-216
     check(RspQueryQp { attr }, &attr_hex);
 }
 
@@ -514,10 +557,10 @@ const RING: RingAddr = RingAddr {
 };
 const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 01 0000000000";
 
-// abi: R-70, R-506, R-561, R-562, R-563, R-578, R-579, R-590
 #[test]
 fn shared_receive_queues_and_resize() {
     assert_eq!(SRQ_CONFIG_OFFSET, 160);
+    // abi: R-70
     check(
         SrqConfig {
             max_srq: 0x0102,
@@ -526,12 +569,14 @@ fn shared_receive_queues_and_resize() {
         },
         "02010000 00800000 20000000",
     );
+    // abi: R-561
     check(
         CmdCreateSrq {
             pdn: Pdn::new(3),
             max_wr: 0x0100,
             max_sge: 2,
             flags: CreateFlags::USER,
+            // abi: R-506
             ring: RING,
             doorbell_page: 7,
             cookie: 0x1122_3344_5566_7788,
@@ -539,9 +584,11 @@ fn shared_receive_queues_and_resize() {
         &format!("03000000 00010000 02000000 01000000 {RING_HEX} 07000000 8877665544332211"),
     );
     check(RspCreateSrq { srqn: Srqn::new(9) }, "09000000");
+    // abi: R-562
     check(
         CmdModifySrq {
             srqn: Srqn::new(9),
+            // abi: R-590
             attr_mask: SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT,
             max_wr: 0x0200,
             limit: 5,
@@ -550,6 +597,7 @@ fn shared_receive_queues_and_resize() {
         &format!("09000000 03000000 00020000 05000000 {RING_HEX}"),
     );
     check(CmdQuerySrq { srqn: Srqn::new(9) }, "09000000");
+    // abi: R-563
     check(
         RspQuerySrq {
             max_wr: 0x0200,
@@ -559,6 +607,7 @@ fn shared_receive_queues_and_resize() {
         "00020000 02000000 05000000",
     );
     check(CmdDestroySrq { srqn: Srqn::new(9) }, "09000000");
+    // abi: R-578
     check(
         CmdResizeCq {
             cqn: Cqn::new(4),
@@ -567,6 +616,7 @@ fn shared_receive_queues_and_resize() {
         },
         &format!("04000000 fe7f0000 {RING_HEX}"),
     );
+    // abi: R-579
     check(RspResizeCq { end: 0x0102_0304 }, "04030201");
     assert_eq!(CreateFlags::SRQ, CreateFlags(4));
 }
@@ -688,18 +738,23 @@ fn cq_moderation() {
     );
 }
 
-// abi: R-1200, R-1201, R-1202, R-1203, R-1204, R-1205, R-1206
 #[test]
 fn counter_sets() {
+    // abi: R-1200
     assert_eq!(COUNTER_SET_CONFIG_OFFSET, 208);
     let max_counter_sets = 0x1000;
+    // abi: R-1201
     check(CounterSetConfig { max_counter_sets }, "00100000");
     let csn = CounterSetNumber::new(0x0102);
+    // abi: R-1202
     check(CmdCreateCounterSet { port: 1 }, "01");
     check(RspCreateCounterSet { csn }, "02010000");
+    // abi: R-1203
     check(CmdDestroyCounterSet { csn }, "02010000");
     let qpn = Qpn::new(7);
+    // abi: R-1204
     check(CmdBindCounterSet { qpn, csn }, "07000000 02010000");
+    // abi: R-1205
     check(CmdQueryCounterSet { csn }, "02010000");
     assert_eq!(CounterSetNumber::NONE.get(), 0);
 }
@@ -755,6 +810,19 @@ fn requests_name_their_command_and_response() {
     // one byte.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 225));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
+}
+
+/// Traces name the object of a command: that of the request, or the new one of the response.
+#[test]
+fn commands_tell_their_object() {
+    let qpn = Qpn::new(7);
+    assert_eq!(CmdDestroyQp { qpn }.number(), Some(7));
+    assert_eq!(CmdCreateQp::default().number(), None);
+    assert_eq!(CmdCreateQp::new_number(&RspCreateQp { qpn }), Some(7));
+    assert_eq!(CmdDestroyQp::new_number(&Empty {}), None);
+    let mut add = CmdAddGidVlan::default();
+    add.base.index = 3;
+    assert_eq!(add.number(), Some(3));
 }
 
 #[test]

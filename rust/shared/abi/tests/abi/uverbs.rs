@@ -30,14 +30,14 @@ const MAPPING: RingMapping = RingMapping {
 };
 const MAPPING_HEX: &str = "0050443322110000 0020100000000000";
 
-// abi: R-939, R-940, R-941, R-948, R-949, R-950, R-951, R-952, R-953, R-954, R-955, R-956
-// abi: R-957, R-958, R-970, R-971
 #[test]
 fn exact_bytes() {
     let mut peer_name = [0; 64];
     peer_name[..3].copy_from_slice(b"gpu");
+    // abi: R-939
     check(
         AllocContextReq {
+            // abi: R-940
             attributes: ContextAttributes::PEER,
             peer_id: 0x0102_0304,
             peer_name,
@@ -51,6 +51,7 @@ fn exact_bytes() {
             "00".repeat(61)
         ),
     );
+    // abi: R-941
     check(
         AllocContextResp {
             flags: ContextFlags::OWN_RINGS,
@@ -70,9 +71,13 @@ fn exact_bytes() {
         "01000000 02010000 0070665544332211 00800000 00400000
          01000000 02000000 03000000 08000000 00000100 07000000",
     );
+    // abi: R-948
     check(RING, RING_HEX);
+    // abi: R-970
     check(MAPPING, MAPPING_HEX);
+    // abi: R-949
     check(CreateCqReq { ring: RING }, RING_HEX);
+    // abi: R-950
     check(
         CreateCqResp {
             cqn: Cqn::new(5),
@@ -81,6 +86,7 @@ fn exact_bytes() {
         },
         &format!("05000000 00000000 {MAPPING_HEX}"),
     );
+    // abi: R-953
     check(
         CreateQpReq {
             sq: RING,
@@ -88,6 +94,7 @@ fn exact_bytes() {
         },
         &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
     );
+    // abi: R-971
     check(
         CreateQpResp {
             sq: MAPPING,
@@ -98,7 +105,9 @@ fn exact_bytes() {
         },
         &format!("{MAPPING_HEX} 0050443322110000 0010000000000000"),
     );
+    // abi: R-951
     check(ResizeCqReq { ring: RING }, RING_HEX);
+    // abi: R-952
     check(
         ResizeCqResp {
             end: 0x0102_0304,
@@ -107,7 +116,9 @@ fn exact_bytes() {
         },
         &format!("04030201 00000000 {MAPPING_HEX}"),
     );
+    // abi: R-955
     check(CreateSrqReq { ring: RING }, RING_HEX);
+    // abi: R-956
     check(
         CreateSrqResp {
             srqn: Srqn::new(6),
@@ -116,6 +127,7 @@ fn exact_bytes() {
         },
         &format!("06000000 00000000 {MAPPING_HEX}"),
     );
+    // abi: R-957
     check(
         ModifySrqReq {
             ring: RING,
@@ -123,6 +135,7 @@ fn exact_bytes() {
         },
         &format!("{RING_HEX} 58400302017f0000"),
     );
+    // abi: R-954
     check(
         ModifyQpReq {
             max_burst_size: 0x2000,
@@ -131,6 +144,7 @@ fn exact_bytes() {
         },
         "00200000 0004 0000",
     );
+    // abi: R-958
     check(
         CreateAhResp {
             av: AddressVector {

@@ -429,21 +429,29 @@ fn fields_are_accessed_by_their_width() {
 }
 
 /// A capability whose feature was not negotiated has no verb. Some capabilities never have a verb.
-// abi
 #[test]
 fn capabilities_need_verbs() {
     let always = bits(&[1, 2, 5, 6, 11, 12]);
     let of = |features| {
         let mut parts = good();
+        // abi: R-92
         parts.config.device_cap_flags = DeviceCaps(u64::MAX);
         let limits = parts.decode(features).expect("a good configuration");
         (limits.capabilities().0, limits.blocks_loopback())
     };
     let cases = [
+        // abi
         (0, 0, false),
         (RING_ADDR, 0, false),
         (Features::of(&[Feature::RegPages]).0, bits(&[21]), false),
+        // abi: R-416
         (Features::of(&[Feature::MemWindows]).0, 0, false),
+        // abi: R-763
+        (
+            Features::of(&[Feature::AtomicWrite, Feature::Flush]).0,
+            0,
+            false,
+        ),
         (
             Features::of(&[Feature::RingAddr, Feature::MemWindows]).0,
             bits(&[17, 23, 24]),

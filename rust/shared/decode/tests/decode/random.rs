@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use virtio_rdma_abi::config::QUEUE_COUNT_RANGE;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::feature::Features;
+use virtio_rdma_abi::ib::WcStatus;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
 use virtio_rdma_decode::config::{Limits, Machine};
@@ -48,6 +49,7 @@ fn wr() -> impl Strategy<Value = PostedWr> {
     ];
     (service, any::<bool>(), 0u32..200, 0u16..4).prop_map(|(service, is_process, length, pkeys)| {
         PostedWr {
+            kind: DoorbellKind::Rq,
             service,
             is_process,
             length,
@@ -119,33 +121,32 @@ proptest! {
     #[test]
     fn completions_stay_within_what_was_posted(cqe in cqe(), wr in wr(), sent: bool) {
         let kind = if sent { DoorbellKind::Sq } else { DoorbellKind::Rq };
-        let Ok(outcome) = Outcome::decode(&cqe, kind) else {
+        let wr = PostedWr { kind, ..wr };
+        let Ok(checked) = wr.check(&cqe) else {
             return Ok(());
         };
         prop_assert_eq!(cqe.is_receive(), !sent);
-        let Ok(completion) = wr.completion(&cqe, outcome) else {
-            prop_assert_eq!(outcome.status, Status::SUCCESS);
-            return Ok(());
-        };
-        let is_write = completion.operation == Operation::RecvRdmaWithImm;
+        let is_write = checked.operation() == Operation::RecvRdmaWithImm;
         if !(is_write && wr.is_process) {
-            prop_assert!(completion.byte_len <= wr.length);
+            prop_assert!(checked.byte_len() <= wr.length);
         }
-        if completion.status != Status::SUCCESS {
-            prop_assert_eq!((completion.byte_len, completion.extra), (0, Extra::None));
-            prop_assert_eq!(completion.source, None);
+        let extra = (checked.immediate(), checked.invalidated());
+        if checked.status() != WcStatus::Success.value() {
+            prop_assert_eq!((checked.byte_len(), extra), (0, (None, None)));
+            prop_assert!(checked.datagram().is_none());
             return Ok(());
         }
+        prop_assert!(extra.0.is_none() || extra.1.is_none());
         if sent {
-            prop_assert_eq!(completion.extra, Extra::None);
+            prop_assert_eq!(extra, (None, None));
         }
         let is_datagram = !sent && wr.service == Service::Datagram;
-        prop_assert_eq!(completion.source.is_some(), is_datagram);
-        if let Some(source) = completion.source {
-            prop_assert!(completion.byte_len >= 40);
+        prop_assert_eq!(checked.datagram().is_some(), is_datagram);
+        if let Some(source) = checked.datagram() {
+            prop_assert!(checked.byte_len() >= 40);
             prop_assert!(source.pkey_index < wr.pkeys);
-            prop_assert!(source.sl <= 15);
-            prop_assert!(source.vlan.is_none_or(|vlan| vlan < 4095));
+            prop_assert!(source.priority() <= 15);
+            prop_assert!(source.vlan().is_none_or(|vlan| vlan < 4095));
         }
     }
 }

@@ -150,14 +150,17 @@ fn resize(name: &str, kind: ArmKind, solicited: [bool; 2]) {
         let mut polled = 0;
         let mut held = 0;
         while !queue.is_at(end) {
+            // abi: R-583
             assert!(queue.take(&*old).unwrap().is_some());
             held += 1;
         }
         let next = CompletionQueue::new(layouts[1]);
+        // abi
         if queue.moved(next, &*new, held != 0) {
             device.doorbell();
         }
         while polled != 2 {
+            // abi: R-581
             device.event.wait();
             queue.event_received(&*new);
             polled += std::mem::take(&mut held);
@@ -165,6 +168,7 @@ fn resize(name: &str, kind: ArmKind, solicited: [bool; 2]) {
                 device.doorbell();
             }
             while let Some(position) = queue.take(&*new).unwrap() {
+                // abi: R-580
                 assert_eq!(new.load(layouts[1].slot(position)), 201);
                 queue.publish(&*new);
                 polled += 1;
@@ -174,7 +178,6 @@ fn resize(name: &str, kind: ArmKind, solicited: [bool; 2]) {
     });
 }
 
-// abi
 #[test]
 fn a_moving_cq_wakes_its_consumer() {
     resize("CQ that moves, next", ArmKind::Next, [false, false]);

@@ -220,6 +220,7 @@ impl State {
             DeviceAt::Polling => {
                 if self.next != self.seen {
                     if self.memory.load(DEVICE, self.slot(self.next)) != self.next {
+                        // abi: R-522
                         next.broken = Some(WRONG_WQE);
                     }
                     next.next += 1;
@@ -269,6 +270,7 @@ impl State {
     fn look(&mut self, fresh: u8) {
         let room = self.setting.slots - (self.next - self.done);
         if fresh > room {
+            // abi
             self.broken = Some(JUMP);
         } else {
             self.seen = self.next + fresh;
@@ -322,6 +324,7 @@ impl Model for State {
             && self.memory.is_drained(OWNER)
             && self.memory.is_drained(DEVICE);
         match is_slept_over {
+            // abi
             true => Err(ASLEEP),
             false => self.broken.map_or(Ok(()), Err),
         }
@@ -335,7 +338,6 @@ impl Model for State {
     }
 }
 
-// abi
 #[test]
 fn each_work_request_is_fetched_once() {
     for (slots, posts, resets) in [(2, 5, false), (4, 6, false), (2, 4, true), (4, 4, true)] {
@@ -350,16 +352,20 @@ fn each_work_request_is_fetched_once() {
     }
 }
 
-// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rule) in [
+        // abi: R-531
         (Flaw::OwnerBarrier, ASLEEP),
+        // abi: R-524
         (Flaw::DeviceBarrier, ASLEEP),
         (Flaw::DeviceLook, ASLEEP),
+        // abi: R-532
         (Flaw::NoFeedback, JUMP),
+        // abi: R-536
         (Flaw::EarlyPost, JUMP),
         (Flaw::NoTurn, ASLEEP),
+        // abi: R-522
         (Flaw::EarlyCompletion, WRONG_WQE),
         (Flaw::EarlyAnswer, TOUCHED),
     ] {

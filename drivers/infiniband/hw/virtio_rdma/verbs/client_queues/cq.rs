@@ -55,7 +55,9 @@ use kernel::{
     }, //
 };
 
-/// A CQ of the kernel.
+/// The rule that a device has broken if its CQEs can't be taken.
+pub(super) const INVALID_CQE: &str = "wrote an invalid CQE or position";
+
 #[pin_data]
 pub(in crate::verbs) struct KernelCq {
     device: Arc<Device>,
@@ -64,6 +66,16 @@ pub(in crate::verbs) struct KernelCq {
     virtqueue: Option<Arc<CqVirtqueue>>,
     #[pin]
     pub(super) state: SpinLockIrq<State>,
+}
+
+/// The state of a CQ that administrators see.
+pub(in crate::verbs) struct CqView {
+    /// Positions of the producer and of the consumer.
+    pub(in crate::verbs) positions: Option<(u32, u32)>,
+    /// The kind of event that the consumer has requested and not yet received.
+    pub(in crate::verbs) armed: ArmKind,
+    /// Why the device adds no more completions.
+    pub(in crate::verbs) lost: Option<&'static CStr>,
 }
 
 /// State of a CQ that its lock protects.
@@ -121,7 +133,20 @@ impl KernelCq {
         self.state.lock().cqn = cqn;
     }
 
-    /// The CQ's device.
+    /// The state that administrators see.
+    pub(in crate::verbs) fn view(&self) -> CqView {
+        let state = self.state.lock();
+        CqView {
+            positions: state.backend.positions(),
+            armed: state.armed,
+            lost: match (state.broken, state.overrun) {
+                (true, _) => Some(c"broken"),
+                (false, true) => Some(c"overrun"),
+                (false, false) => None,
+            },
+        }
+    }
+
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
@@ -196,7 +221,7 @@ impl KernelCq {
     pub(super) fn purge(&self, qpn: Qpn) {
         let has_broken = self.state.lock().kill(qpn);
         if has_broken {
-            self.report_broken();
+            self.report_broken(INVALID_CQE);
         }
     }
 
@@ -286,8 +311,8 @@ impl KernelCq {
 
     /// The CQ of a stopped device was armed. No event will come, so the consumer is woken at once
     /// if a poll would find something: work requests to flush, or completions that the device wrote
-    /// before. Else the CQ stays armed until work is posted: a consumer that is woken for nothing
-    /// could arm again without end.
+    /// before. Else the CQ stays armed until work is posted: a consumer that is woken without a
+    /// completion could arm again and again.
     #[cold]
     fn armed_stopped(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
         let (is_missed, is_due) = match after {
@@ -311,10 +336,13 @@ impl KernelCq {
 
     /// Reports that the device broke the CQ's rules. The caller has set `broken`: no more CQEs are
     /// taken from the CQ.
-    pub(super) fn report_broken(&self) {
+    pub(super) fn report_broken(&self, why: &str) {
+        let cqn = self.state.lock().cqn;
         dev_err!(
             self.device.as_device(),
-            "a CQ is lost: the device wrote an invalid CQE or index\n"
+            "CQ {} is lost: the device {}; its work requests are flushed once their QP is in ERR\n",
+            cqn.get(),
+            why
         );
         self.lost();
     }
@@ -373,6 +401,10 @@ impl State {
 }
 
 impl EventHandler for KernelCq {
+    fn object(&self) -> &'static CStr {
+        c"CQ"
+    }
+
     fn completion(&self) {
         {
             let mut state = self.state.lock();
@@ -396,7 +428,7 @@ impl EventHandler for KernelCq {
     /// Treats the CQ as broken: without interrupts the consumer would wait for ever.
     fn arming_refused(&self) {
         if !replace(&mut self.state.lock().broken, true) {
-            self.report_broken();
+            self.report_broken("refused to arm it");
         }
     }
 

@@ -41,7 +41,6 @@ pub(in crate::verbs) enum CqBackend {
     },
     /// A virtqueue of the transport.
     Virtqueue {
-        /// The virtqueue.
         queue: Arc<CqVirtqueue>,
         /// CQEs of other QPs that were taken out of the virtqueue during the search for the CQEs of
         /// a destroyed QP. Entries before `first` are empty.
@@ -225,6 +224,14 @@ impl CqBackend {
         }
     }
 
+    /// Positions of the producer and of the consumer. A virtqueue has no positions.
+    pub(super) fn positions(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Ring { ring, queue } => Some(queue.positions(&**ring)),
+            Self::Virtqueue { .. } => None,
+        }
+    }
+
     /// Records that the device reported the event.
     pub(super) fn event_received(&mut self) {
         match self {
@@ -281,7 +288,6 @@ fn pop(queue: &CqVirtqueue) -> Result<Option<Element>> {
     }
 }
 
-/// The CQE in an element.
 #[inline]
 fn cqe_of(element: &Element) -> Cqe {
     // Never fails: each element has room for a CQE.

@@ -7,7 +7,10 @@
 //! all of it against the sources and against the work request.
 
 use super::{
-    cq::State,
+    cq::{
+        State,
+        INVALID_CQE, //
+    },
     qp::{
         Client,
         FlushScope,
@@ -17,7 +20,10 @@ use super::{
 };
 use crate::{
     abi::{
-        cqe::Cqe,
+        cqe::{
+            Cqe,
+            WcReason, //
+        },
         ib::{
             self,
             PORT, //
@@ -30,9 +36,8 @@ use crate::{
     },
     decode::completion::{
         self,
-        Completion,
+        CheckedCqe,
         Operation,
-        Outcome,
         PostedWr, //
     },
     rdma::{
@@ -101,7 +106,7 @@ impl ClientCompletionQueues for IbDevice {
             cq.notify_later();
         }
         if has_broken {
-            cq.report_broken();
+            cq.report_broken(INVALID_CQE);
         }
         Ok(())
     }
@@ -129,7 +134,7 @@ fn take(state: &mut State, completions: &mut Completions<'_>, pkeys: u16) -> Res
             state.armed = ArmKind::None;
         }
         // The driver wrote this number into CQEs of destroyed QPs, at most one in each slot. A
-        // device that writes this number itself could keep the loop busy without end.
+        // device that writes this number itself could keep the loop busy indefinitely.
         if cqe.qp_num == Qpn::NONE {
             killed += 1;
             if killed > state.backend.slots() {
@@ -164,8 +169,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>, pkeys: u
         return Err(EIO);
     }
     let completion = queue.complete(position, |posted| {
-        let outcome = Outcome::decode(cqe, work.kind).map_err(|_| EIO)?;
-        work.client.completion(cqe, outcome, posted, pkeys)
+        work.client.completion(cqe, work.kind, posted, pkeys)
     })?;
     if let Some(slot) = slot {
         slot.write(&completion);
@@ -181,10 +185,9 @@ fn deliver_shared(
     completions: &mut Completions<'_>,
     pkeys: u16,
 ) -> Result {
-    let outcome = Outcome::decode(cqe, DoorbellKind::Rq).map_err(|_| EIO)?;
     let posted = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
     let client = &source.client;
-    let completion = client.completion(cqe, outcome, &posted, pkeys)?;
+    let completion = client.completion(cqe, DoorbellKind::Rq, &posted, pkeys)?;
     if let Some(slot) = completions.slot(&client.consumer) {
         slot.write(&completion);
     }
@@ -198,28 +201,29 @@ impl Client {
     fn completion(
         &self,
         cqe: &Cqe,
-        outcome: Outcome,
+        kind: DoorbellKind,
         posted: &OutstandingWr,
         pkeys: u16,
     ) -> Result<Wc> {
         let wr = PostedWr {
+            kind,
             service: self.service,
             is_process: self.is_process,
             length: posted.length,
             pkeys,
         };
-        let completion = wr.completion(cqe, outcome).map_err(|_| EIO)?;
-        work_completion(posted.wr_id, &completion)
+        let checked = wr.check(cqe).map_err(|_| EIO)?;
+        work_completion(posted.wr_id, &checked)
     }
 }
 
 /// The `ib_wc` of a completion.
 #[inline(always)]
-fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
-    Ok(Wc {
+fn work_completion(wr_id: u64, cqe: &CheckedCqe<'_>) -> Result<Wc> {
+    let mut wc = Wc {
         wr_id,
-        status: WcStatus::try_from(u32::from(from.status.value()))?,
-        opcode: match from.operation {
+        status: WcStatus::try_from(u32::from(cqe.status()))?,
+        opcode: match cqe.operation() {
             Operation::Send => WcOpcode::Send,
             Operation::RdmaWrite => WcOpcode::RdmaWrite,
             Operation::RdmaRead => WcOpcode::RdmaRead,
@@ -230,22 +234,28 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
             Operation::Recv => WcOpcode::Recv,
             Operation::RecvRdmaWithImm => WcOpcode::RecvRdmaWithImm,
         },
-        vendor_err: from.vendor_err,
-        byte_len: from.byte_len,
-        extra: match from.extra {
-            completion::Extra::None => Extra::None,
-            completion::Extra::Immediate(data) => Extra::Immediate(data),
-            completion::Extra::Invalidated(key) => Extra::Invalidated(key),
-        },
+        vendor_err: cqe.vendor_err(),
+        byte_len: cqe.byte_len(),
+        extra: Extra::None,
         port: PORT.into(),
-        source: from.source.map(|source| DatagramSource {
-            qpn: source.qpn.get(),
-            pkey_index: source.pkey_index,
-            sl: source.sl,
-            has_grh: source.has_grh,
-            vlan: source.vlan,
-        }),
-    })
+        source: None,
+    };
+    // One branch for all that only a success has.
+    if cqe.is_success() {
+        if let Some(data) = cqe.immediate() {
+            wc.extra = Extra::Immediate(data);
+        } else if let Some(key) = cqe.invalidated() {
+            wc.extra = Extra::Invalidated(key);
+        }
+        wc.source = cqe.datagram().map(|cqe| DatagramSource {
+            qpn: cqe.src_qp.get(),
+            pkey_index: cqe.pkey_index,
+            sl: cqe.priority(),
+            has_grh: cqe.wc_flags.contains(ib::WcFlags::GRH),
+            vlan: cqe.vlan(),
+        });
+    }
+    Ok(wc)
 }
 
 /// Completes, as flushed, the work requests that the device will not complete.
@@ -264,7 +274,7 @@ fn flush(scope: FlushScope, state: &State, completions: &mut Completions<'_>) {
                 wr_id: posted.wr_id,
                 status: WcStatus::WR_FLUSH_ERR,
                 opcode,
-                vendor_err: 0,
+                vendor_err: WcReason::Flushed.value().into(),
                 byte_len: 0,
                 extra: Extra::None,
                 port: PORT.into(),

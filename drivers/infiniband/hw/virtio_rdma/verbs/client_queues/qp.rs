@@ -46,7 +46,6 @@ use kernel::{
 /// The memory of a send or receive queue.
 #[derive(Clone)]
 pub(in crate::verbs) enum Backing {
-    /// A ring.
     Ring {
         /// The ring, which has to exist while the device accesses it.
         _ring: Arc<KernelRing>,
@@ -180,6 +179,11 @@ impl WorkRing {
         self.state.lock().qpn = qpn;
     }
 
+    /// Positions of the producer and of the oldest outstanding work request.
+    pub(in crate::verbs) fn positions(&self) -> (u32, u32) {
+        self.state.lock().backend.positions()
+    }
+
     /// Notifies the device of new work requests of QP `qpn`.
     #[inline]
     pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, qpn: Qpn) {
@@ -309,8 +313,8 @@ impl KernelQp {
 
     /// Leaves the queues attached to their CQs when this is dropped, until the CQs are destroyed:
     /// the device did not confirm that it destroyed the QP, so it may still complete work requests
-    /// of the QP. The CQs would take a CQE of an unknown QP for a broken rule. The completions
-    /// reach nobody, since the QP has no consumer any more.
+    /// of the QP. The CQs would take a CQE of an unknown QP for a broken rule. The completions are
+    /// dropped, since the QP has no consumer any more.
     pub(in crate::verbs) fn keep_attached(&mut self) {
         for queue in [&mut self.send, &mut self.recv].into_iter().flatten() {
             queue.stays = true;

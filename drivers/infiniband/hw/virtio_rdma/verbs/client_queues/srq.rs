@@ -50,7 +50,6 @@ use kernel::{
     }, //
 };
 
-/// An SRQ of the kernel.
 #[pin_data]
 pub(in crate::verbs) struct KernelSrq {
     ring: Arc<KernelRing>,
@@ -85,9 +84,14 @@ impl KernelSrq {
         )
     }
 
-    /// The ring.
     pub(in crate::verbs) fn ring(&self) -> &Arc<KernelRing> {
         &self.ring
+    }
+
+    /// Number of posted work requests that are not completed.
+    pub(in crate::verbs) fn outstanding(&self) -> u32 {
+        let free = self.state.lock().queue.free_slots();
+        self.ring.layout().slots() - u32::from(free)
     }
 
     /// Sets the number that the device gave the SRQ.

@@ -36,7 +36,6 @@ pub(super) enum WorkBackend {
     },
     /// A virtqueue of the transport.
     Virtqueue {
-        /// The virtqueue.
         queue: Arc<WorkVirtqueue>,
         /// Positions of outstanding work requests, as in a ring.
         slots: WorkSlots,
@@ -51,14 +50,14 @@ pub(super) enum WorkBackend {
 }
 
 impl WorkBackend {
-    /// A queue in `ring`, before its QP is created on the device.
+    /// Creates the backend of a queue in `ring`. The QP does not exist on the device yet.
     pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
         let queue = WorkQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
-    /// A queue in a virtqueue, for `slots` work requests, a power of two, of up to `size` bytes
-    /// each.
+    /// Creates the backend of a queue in a virtqueue. `slots`, a power of two, is the number of
+    /// work requests, each of up to `size` bytes.
     pub(super) fn virtqueue(queue: Arc<WorkVirtqueue>, slots: u32, size: usize) -> Result<Self> {
         let mut spare = KVec::with_capacity(usize::try_from(slots)?, GFP_KERNEL)?;
         for _ in 0..slots {
@@ -208,6 +207,14 @@ impl WorkBackend {
         match self {
             Self::Ring { queue, .. } => queue.has_outstanding(),
             Self::Virtqueue { slots, .. } => slots.has_outstanding(),
+        }
+    }
+
+    /// Positions of the producer and of the oldest outstanding work request.
+    pub(super) fn positions(&self) -> (u32, u32) {
+        match self {
+            Self::Ring { queue, .. } => queue.positions(),
+            Self::Virtqueue { slots, .. } => (slots.published(), slots.tail()),
         }
     }
 

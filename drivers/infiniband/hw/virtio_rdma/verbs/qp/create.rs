@@ -165,7 +165,7 @@ impl UserQueuePairs for IbDevice {
             attributes,
             is_process: true,
             poster: Poster::User(sq, rq),
-            _events: Some(events),
+            events: Some(events.numbered(response.qpn)),
         };
         udata.respond(&mappings)?;
         finish(qp)
@@ -218,7 +218,7 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
         attributes,
         is_process: pd.context().is_some(),
         poster: Poster::Kernel(KernelQp::default(), None),
-        _events: Some(events),
+        events: Some(events.numbered(response.qpn)),
     };
     let vacated = device.leaving.await_end(qp.number);
     attach(&mut qp, vacated, init, sq, rq, shared)?;
@@ -253,7 +253,7 @@ fn in_virtqueues(
         attributes,
         is_process: pd.context().is_some(),
         poster: Poster::Kernel(KernelQp::default(), None),
-        _events: None,
+        events: None,
     };
     let vacated = device.leaving.await_end(qp.number);
     let leases = transport.lease_pair(vacated)?;
@@ -360,7 +360,6 @@ fn sizes(cap: &QpCap) -> [(u32, usize); 2] {
     [(cap.max_send_wr, send), (cap.max_recv_wr, recv)]
 }
 
-/// Registers a consumer for the events of a QP.
 fn register(device: &Device, consumer: QpConsumer) -> Result<EventRegistration> {
     let handler = Arc::new(QpEventHandler(consumer), GFP_KERNEL)?;
     device.event_handlers().register(handler)

@@ -88,13 +88,16 @@ impl State {
         device.fired = sequence;
         let ghost = &mut self.ghost;
         if self.event || sequence != self.owner.sequence {
+            // abi: R-554
             ghost.broken = Some(TWICE);
         } else if device.pushed == ghost.at_event {
+            // abi: R-556
             ghost.broken = Some(FALSE_EVENT);
         } else if is_known
             && ghost.next.is_none()
             && ghost.solicited.is_some_and(|at| device.solicited <= at)
         {
+            // abi: R-559
             ghost.broken = Some(UNSOLICITED);
         }
         ghost.at_event = device.pushed;

@@ -244,6 +244,7 @@ impl Model for State {
         match next.is_some_and(|at| device.published > at)
             || solicited.is_some_and(|at| device.solicited > at)
         {
+            // abi
             true => Err(LOST),
             false => Ok(()),
         }
@@ -258,7 +259,6 @@ fn all(setting: Setting) -> impl Iterator<Item = State> {
         .map(move |order| State::new(setting, order))
 }
 
-// abi
 #[test]
 fn each_request_is_answered_once() {
     for (completions, rounds, impatient) in [
@@ -278,18 +278,24 @@ fn each_request_is_answered_once() {
     }
 }
 
-// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rounds, rule) in [
+        // abi: R-557
         (Flaw::OwnerBarrier, [1, 0], LOST),
         (Flaw::OwnerLook, [1, 0], LOST),
+        // abi: R-558
         (Flaw::DeviceBarrier, [1, 0], LOST),
+        // abi: R-555
         (Flaw::PositionMoves, [1, 1], LOST),
         (Flaw::KindNarrows, [1, 1], LOST),
+        // abi: R-554
         (Flaw::SequencePerArm, [2, 0], TWICE),
+        // abi: R-559
         (Flaw::NoLatch, [0, 1], UNSOLICITED),
+        // abi: R-556
         (Flaw::ConsumerPosition, [2, 0], FALSE_EVENT),
+        // abi: R-528
         (Flaw::NoConsumer, [1, 0], WRONG_CQE),
     ] {
         let setting = Setting {

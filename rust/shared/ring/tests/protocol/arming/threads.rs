@@ -112,6 +112,7 @@ impl State {
         }
         let slot = SLOT + usize::from(owner.next % SLOTS);
         if self.memory.load(number, slot) != owner.next {
+            // abi: R-528
             next.ghost.broken = Some(WRONG_CQE);
         }
         owner.next += 1;
