@@ -59,9 +59,9 @@ pub struct Args {
     /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
     /// at the same time.
     ///
-    /// macs=MAC, once for each address, allows further MAC addresses of the VM's network interface,
-    /// for example those of its macvlan interfaces. The RDMA device is reached at them too, and
-    /// sends with the address of mac=.
+    /// macs=MAC, once for each address, allows additional MAC addresses of the VM's network
+    /// interface, for example those of its macvlan interfaces. The RDMA device is reached at them
+    /// too, and sends with the address of mac=.
     ///
     /// net-roce=on forwards RoCE from the VM's network interface. By default it is dropped: only
     /// the RDMA device sends RoCE from this MAC address. memory=SIZE limits the memory that the
@@ -350,7 +350,7 @@ pub struct PortArgs {
     pub net: Option<PathBuf>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
-    /// Further MAC addresses that interfaces of the VM may have.
+    /// Additional MAC addresses that interfaces of the VM may have.
     pub more_macs: Box<[Mac]>,
     /// IP addresses that the VM may use. If the list is empty, it may use any address.
     pub addresses: Vec<IpAddr>,
@@ -400,7 +400,7 @@ const SPARE_PORTS: usize = 8;
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
-    /// Users who may send to the sockets of uplinks: the daemon's alone.
+    /// Users who may send to the sockets of uplinks: only the daemon's user.
     pub fn uplink_access(&self) -> Access {
         self.sockets.access_of(None)
     }
@@ -466,7 +466,7 @@ fn parse_stride(text: &str) -> Result<u8> {
     let size = parse_size(text)?;
     let mut strides = DOORBELL_STRIDES;
     let shift = strides.find(|shift| size == 1 << shift);
-    shift.with_context(|| format!("{text} is none of 4K, 8K, 16K, 32K and 64K"))
+    shift.with_context(|| format!("{text} is not 4K, 8K, 16K, 32K or 64K"))
 }
 
 /// Parser of feature names.
@@ -509,7 +509,7 @@ impl PortArgs {
             port.to_string()
                 .parse()
                 .is_ok_and(|read: Self| read == port),
-            "port {}: no path may have a comma, a colon or bytes that are no text",
+            "port {}: no path may have a comma, a colon or bytes that are not text",
             port.name
         );
         Ok(port)
@@ -718,7 +718,7 @@ fn parse_group(text: &str) -> Result<u32> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
-    let group = Group::from_name(text).with_context(|| format!("can't look for group {text:?}"))?;
+    let group = Group::from_name(text).with_context(|| format!("can't look up group {text:?}"))?;
     Ok(group
         .with_context(|| format!("no group {text:?}"))?
         .gid
@@ -729,7 +729,7 @@ fn parse_user(text: &str) -> Result<u32> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
-    let user = User::from_name(text).with_context(|| format!("can't look for user {text:?}"))?;
+    let user = User::from_name(text).with_context(|| format!("can't look up user {text:?}"))?;
     Ok(user
         .with_context(|| format!("no user {text:?}"))?
         .uid

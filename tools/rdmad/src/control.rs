@@ -7,25 +7,31 @@
 //! user may control the daemon, even if the permissions of the socket are changed later.
 
 use std::io::{self, Write};
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{geteuid, Uid};
+use recorder::Traced;
+use rustix::process::geteuid;
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use virtio_rdma_abi::number::Qpn;
+use sockets::{peer, ROOT};
+use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 use vswitch::pcap::Captured;
 
 use crate::cli::SocketArgs;
-use crate::line_server::Answers;
+use crate::events::Events;
+use crate::line_server::{whole, Answers, Pieces};
 use crate::log::{parse_level, Level};
+use crate::objects;
 use crate::ports::{PortState, Ports};
+use crate::qps::Listed;
 use crate::rates::{self, parse_bytes, parse_messages};
 use crate::removals::Removals;
+use crate::workers::WorkerNow;
 
 /// Maximum length of a request in bytes.
 pub const MAX_REQUEST: usize = 4096;
@@ -36,6 +42,8 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum CtlCommand {
     /// Lists the ports.
     Ports {},
+    /// Tells what each worker does and what waits for it.
+    Workers {},
     /// Adds a port. The port's sockets are passed as descriptors.
     AddPort {
         /// The port in the syntax of `--port`.
@@ -76,6 +84,45 @@ pub enum CtlCommand {
         /// Number of the QP. All QPs of the port without it.
         qpn: Option<u32>,
     },
+    /// Describes CQs.
+    Cq {
+        /// Name of the port.
+        port: String,
+        /// Number of the CQ. All CQs of the port without it.
+        cqn: Option<u32>,
+    },
+    /// Describes SRQs.
+    Srq {
+        /// Name of the port.
+        port: String,
+        /// Number of the SRQ. All SRQs of the port without it.
+        srqn: Option<u32>,
+    },
+    /// Describes MRs.
+    Mr {
+        /// Name of the port.
+        port: String,
+        /// An L_Key or R_Key of the MR. All MRs of the port without it.
+        key: Option<u32>,
+    },
+    /// Tells the last events of a port.
+    Events {
+        /// Name of the port.
+        port: String,
+        /// Number of the first event.
+        from: u64,
+        /// The QP whose events are returned; without it, the port and all its QPs.
+        qpn: Option<u32>,
+    },
+    /// Logs events of a port when they occur.
+    Trace {
+        /// Name of the port.
+        port: String,
+        /// The QP whose events are logged; without it, the port and all its QPs.
+        qpn: Option<u32>,
+        /// Whether logging starts or ends.
+        on: bool,
+    },
     /// Changes the level of the log.
     LogLevel {
         /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
@@ -93,8 +140,14 @@ pub enum Reply {
     Error(String),
     /// The state of all ports.
     Ports(Vec<PortState>),
+    /// The activity of each worker, and the work that waits for it.
+    Workers(Vec<WorkerNow>),
     /// Descriptions of the QPs that were asked for.
     Qps(Vec<Value>),
+    /// Descriptions of the CQs, SRQs or MRs that were asked for.
+    Objects(Vec<Value>),
+    /// The events that were asked for.
+    Events(Events),
     /// The capture of a port has ended.
     Captured {
         /// Number of frames that were captured.
@@ -102,6 +155,21 @@ pub enum Reply {
         /// Number of frames that were left out, since the reader was too slow.
         left_out: u64,
     },
+}
+
+/// The answer to a request.
+enum Answer {
+    Reply(Reply),
+    /// [`Reply::Qps`] with all QPs of a port, whose descriptions are made as the client reads them.
+    AllQps(Listed),
+    /// Another thread will reply to the client.
+    Later,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
+    }
 }
 
 /// Executes commands and answers them.
@@ -118,17 +186,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// Executes a request. Returns the reply, or `None` if another thread will send it to `client`.
+    /// Executes a request.
     fn reply(
         &mut self,
         client: &Arc<UnixStream>,
         request: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> Result<Option<Reply>> {
-        let user = socket_peercred(client)
-            .context("can't read the client's credentials")?
-            .uid;
-        check_user(user, geteuid(), self.has_group)?;
+    ) -> Result<Answer> {
+        let client_is = peer(client).context("can't read the client's credentials")?;
+        check_user(client_is.user, geteuid().as_raw(), self.has_group)?;
         ensure!(
             request.len() <= MAX_REQUEST,
             "the request is longer than {MAX_REQUEST} bytes"
@@ -136,6 +202,7 @@ impl Control {
         let request = serde_json::from_slice(request).context("the command is malformed")?;
         let reply = match request {
             CtlCommand::Ports {} => Reply::Ports(self.ports.states()),
+            CtlCommand::Workers {} => Reply::Workers(self.ports.workers()),
             CtlCommand::AddPort { port, sockets } => {
                 self.ports.add(port.parse()?, &sockets, fds)?;
                 Reply::Done
@@ -151,7 +218,7 @@ impl Control {
                     // The client may have gone.
                     let _ = line(reply).and_then(|line| (&*client).write_all(&line));
                 })?;
-                return Ok(None);
+                return Ok(Answer::Later);
             }
             CtlCommand::Capture { port } => {
                 self.ports.capture(&port, fds)?;
@@ -183,7 +250,38 @@ impl Control {
                 );
                 Reply::Done
             }
-            CtlCommand::Qp { port, qpn } => Reply::Qps(self.ports.qps(&port, qpn.map(Qpn::new))?),
+            CtlCommand::Qp { port, qpn: None } => {
+                return Ok(Answer::AllQps(Listed::new(self.ports.hca(&port)?)));
+            }
+            CtlCommand::Qp {
+                port,
+                qpn: Some(qpn),
+            } => Reply::Qps(vec![self.ports.qp(&port, Qpn::new(qpn))?]),
+            CtlCommand::Cq { port, cqn } => {
+                let found = self.ports.hca(&port)?.cq_details(cqn.map(Cqn::new));
+                Reply::Objects(objects::describe(&port, "CQ", cqn, found)?)
+            }
+            CtlCommand::Srq { port, srqn } => {
+                let found = self.ports.hca(&port)?.srq_details(srqn.map(Srqn::new));
+                Reply::Objects(objects::describe(&port, "SRQ", srqn, found)?)
+            }
+            CtlCommand::Mr { port, key } => {
+                let found = self.ports.hca(&port)?.mr_details(key);
+                Reply::Objects(objects::describe(&port, "MR with key", key, found)?)
+            }
+            CtlCommand::Events { port, from, qpn } => {
+                Reply::Events(Events::of(&*self.ports.hca(&port)?, from, qpn))
+            }
+            CtlCommand::Trace { port, qpn, on } => {
+                let traced = match (on, qpn) {
+                    (false, _) => Traced::Nothing,
+                    (true, Some(qpn)) => Traced::Qp(qpn),
+                    (true, None) => Traced::All,
+                };
+                self.ports.hca(&port)?.recorder().set_traced(traced);
+                tracing::info!(port, qpn, "tracing is {}", if on { "on" } else { "off" });
+                Reply::Done
+            }
             CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;
                 self.ports.changes().set_level(level)?;
@@ -192,17 +290,16 @@ impl Control {
                 Reply::Done
             }
         };
-        Ok(Some(reply))
+        Ok(reply.into())
     }
 }
 
 /// Fails unless `user` may control the daemon of user `own`. With a group, every user who can
 /// connect may control the daemon.
-fn check_user(user: Uid, own: Uid, has_group: bool) -> Result<()> {
+fn check_user(user: u32, own: u32, has_group: bool) -> Result<()> {
     ensure!(
-        has_group || user.is_root() || user == own,
-        "user {} may not control the daemon (--ctl-group)",
-        user.as_raw()
+        has_group || user == ROOT || user == own,
+        "user {user} may not control the daemon (--ctl-group)"
     );
     Ok(())
 }
@@ -217,9 +314,17 @@ impl Answers for Control {
         client: &Arc<UnixStream>,
         request: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> io::Result<Option<Vec<u8>>> {
-        let reply = self.reply(client, request, fds);
-        reply.transpose().map(line).transpose()
+    ) -> io::Result<Option<Pieces>> {
+        let reply = match self.reply(client, request, fds) {
+            Ok(Answer::Later) => return Ok(None),
+            Ok(Answer::AllQps(qps)) => {
+                let [begin, end] = [&b"{\"qps\":["[..], b"]}\n"].map(|text| Ok(text.to_vec()));
+                return Ok(Some(Box::new(iter::once(begin).chain(qps).chain([end]))));
+            }
+            Ok(Answer::Reply(reply)) => Ok(reply),
+            Err(error) => Err(error),
+        };
+        line(reply).map(|line| Some(whole(line)))
     }
 }
 
@@ -241,17 +346,16 @@ mod tests {
 
     #[test]
     fn the_daemons_user_and_root_control_it_and_a_group_if_it_has_one() {
-        let user = Uid::from_raw;
         for (who, has_group, may) in [
             (0, false, true),
             (1000, false, true),
             (1001, false, false),
             (1001, true, true),
         ] {
-            let checked = check_user(user(who), user(1000), has_group);
+            let checked = check_user(who, 1000, has_group);
             assert_eq!(checked.is_ok(), may, "user {who}, group {has_group}");
         }
         // A daemon that runs as root refuses ordinary users too.
-        assert!(check_user(user(1000), user(0), false).is_err());
+        assert!(check_user(1000, ROOT, false).is_err());
     }
 }

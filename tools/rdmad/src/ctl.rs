@@ -15,9 +15,14 @@ use sockets::broker;
 
 use crate::cli::{PortArgs, SocketArgs, BROKER};
 use crate::control::{self, CtlCommand, Reply, MAX_REQUEST};
+use crate::events::Events;
 use crate::host;
 use crate::line_server;
+use crate::objects;
 use crate::qps;
+
+/// Interval at which `ctl` asks for new events.
+const FOLLOW: Duration = Duration::from_millis(200);
 
 /// The request, and the socket of the daemon.
 #[derive(Debug, clap::Args)]
@@ -39,6 +44,8 @@ pub struct CtlArgs {
 enum Command {
     /// List the ports.
     Ports,
+    /// Show what each worker does now, since when, and what waits for it.
+    Workers,
     /// Add a port. This command makes the sockets, with the rights of its user, and passes them to
     /// the daemon.
     AddPort {
@@ -86,7 +93,7 @@ enum Command {
         )]
         messages: Option<String>,
     },
-    /// Describe the QPs of a port: what each waits for, and why its work does not go on.
+    /// Describe the QPs of a port: what each waits for, and why its work does not proceed.
     Qp {
         /// Name of the port.
         port: String,
@@ -94,7 +101,7 @@ enum Command {
         /// Number of a QP, of which all is printed. Without it, each QP gets a line.
         qpn: Option<u32>,
 
-        /// Leave out QPs without work, and those whose work goes on within MS milliseconds.
+        /// Leave out QPs without work, and those whose work proceeds within MS milliseconds.
         #[arg(
             long,
             value_name = "MS",
@@ -103,6 +110,58 @@ enum Command {
             conflicts_with = "qpn"
         )]
         why: Option<u64>,
+    },
+    /// Describe the CQs of a port: how far device and driver are, and the event that is requested.
+    Cq {
+        /// Name of the port.
+        port: String,
+
+        /// Number of a CQ.
+        cqn: Option<u32>,
+    },
+    /// Describe the SRQs of a port.
+    Srq {
+        /// Name of the port.
+        port: String,
+
+        /// Number of an SRQ.
+        srqn: Option<u32>,
+    },
+    /// Describe the MRs of a port: range, access flags, pages.
+    Mr {
+        /// Name of the port.
+        port: String,
+
+        /// An L_Key or R_Key of an MR, decimal or hexadecimal with 0x.
+        #[arg(value_parser = parse_key)]
+        key: Option<u32>,
+    },
+    /// Print the last events of a port: commands, states and errors of its QPs, timeouts, NAKs,
+    /// dropped packets.
+    Events {
+        /// Name of the port.
+        port: String,
+
+        /// Print only the events of this QP.
+        #[arg(long, value_name = "QPN")]
+        qp: Option<u32>,
+
+        /// Go on with each event that occurs.
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Log the events of a port when they occur, with those of each packet that is sent again or
+    /// comes out of sequence.
+    Trace {
+        /// Name of the port.
+        port: String,
+
+        /// Number of the only QP whose events are logged.
+        qpn: Option<u32>,
+
+        /// Log no more events.
+        #[arg(long, conflicts_with = "qpn")]
+        off: bool,
     },
     /// Change the level of the daemon's log.
     LogLevel {
@@ -115,6 +174,7 @@ impl Command {
     fn request(&self) -> CtlCommand {
         match self {
             Self::Ports => CtlCommand::Ports {},
+            Self::Workers => CtlCommand::Workers {},
             Self::AddPort { port, sockets } => CtlCommand::AddPort {
                 port: port.to_string(),
                 sockets: sockets.clone(),
@@ -137,6 +197,28 @@ impl Command {
                 port: port.clone(),
                 qpn: *qpn,
             },
+            Self::Cq { port, cqn } => CtlCommand::Cq {
+                port: port.clone(),
+                cqn: *cqn,
+            },
+            Self::Srq { port, srqn } => CtlCommand::Srq {
+                port: port.clone(),
+                srqn: *srqn,
+            },
+            Self::Mr { port, key } => CtlCommand::Mr {
+                port: port.clone(),
+                key: *key,
+            },
+            Self::Events { port, qp, .. } => CtlCommand::Events {
+                port: port.clone(),
+                from: 0,
+                qpn: *qp,
+            },
+            Self::Trace { port, qpn, off } => CtlCommand::Trace {
+                port: port.clone(),
+                qpn: *qpn,
+                on: !off,
+            },
             Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
@@ -144,9 +226,21 @@ impl Command {
     }
 }
 
+fn parse_key(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
 /// Sends the request in `args` to the daemon, and prints the reply to `to`.
 pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     let (line, reply) = match &args.command {
+        Command::Events {
+            port,
+            qp,
+            follow: true,
+        } => return follow(args, port, *qp, to),
         Command::AddPort { port, sockets } => add_port(&args.socket, port, sockets)?,
         Command::Capture {
             file: Some(file), ..
@@ -180,13 +274,58 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
                 write!(to, "{}", qps::text(qp, is_one))?;
             }
         }
+        Reply::Objects(objects) => {
+            for object in &objects {
+                writeln!(to, "{}", objects::line(object))?;
+            }
+        }
+        Reply::Events(told) => print(&told, to)?,
         Reply::Ports(ports) => {
             for port in ports {
                 writeln!(to, "{port}")?;
             }
         }
+        Reply::Workers(workers) => {
+            for worker in workers {
+                write!(to, "{worker}")?;
+            }
+        }
     }
     Ok(())
+}
+
+fn print(told: &Events, to: &mut impl Write) -> Result<()> {
+    for event in &told.events {
+        writeln!(to, "{}", event.line())?;
+    }
+    Ok(to.flush()?)
+}
+
+/// Prints the events of a port, one per line, as long as the port exists. With `--json`, the lines
+/// are JSON.
+fn follow(args: &CtlArgs, port: &str, qpn: Option<u32>, to: &mut impl Write) -> Result<()> {
+    let mut from = 0;
+    loop {
+        let request = CtlCommand::Events {
+            port: port.to_owned(),
+            from,
+            qpn,
+        };
+        let (_, reply) = ask(&args.socket, &request, &[])?;
+        let Reply::Events(told) = reply else {
+            bail!("the daemon's reply has no events");
+        };
+        if args.json {
+            for event in &told.events {
+                writeln!(to, "{}", serde_json::to_string(event)?)?;
+            }
+            to.flush()?;
+        } else {
+            print(&told, to)?;
+        }
+        from = told.next;
+        thread::sleep(FOLLOW);
+    }
 }
 
 /// Makes the sockets of a port, and requests that the daemon serve the port.

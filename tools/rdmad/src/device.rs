@@ -80,7 +80,6 @@ impl RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// The device's HCA.
     pub fn hca(&self) -> &Arc<Hca> {
         &self.hca
     }

@@ -6,14 +6,15 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
 use dma::DmaSpace;
+use recorder::{Recorder, Ring};
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
 use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
-use verbs::{Hca, HcaConfig, Runtime, RuntimeConfig};
+use verbs::{Hca, HcaConfig, Runtime, RuntimeConfig, EVENTS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 use vswitch::{EnginePort, PortConfig, Switch};
@@ -118,6 +119,11 @@ impl Host {
             speed: port.speed,
             rates: port.rates,
             group,
+            recorder: Arc::new(Recorder::new(
+                &port.name,
+                Ring::memory(EVENTS),
+                Instant::now(),
+            )),
             ..HcaConfig::new(port.mac.0)
         };
         config.limits.memory = port.memory.unwrap_or(self.memory);
@@ -179,12 +185,11 @@ impl Host {
         let access = fcntl_getfl(&file)? & OFlags::RWMODE;
         ensure!(
             matches!(kind, FileType::RegularFile | FileType::Fifo) && access != OFlags::RDONLY,
-            "the descriptor for the capture is no writable file or pipe"
+            "the descriptor for the capture is not a writable file or pipe"
         );
         Ok(self.switch.capture(&port.frames, File::from(file))?)
     }
 
-    /// Ends the capture of a port.
     pub fn end_capture(&self, port: &ServedPort) -> Result<Captured> {
         let captured = self.switch.end_capture(&port.frames)?;
         captured.context("no capture is running, or its reader has gone")
@@ -205,7 +210,6 @@ impl Host {
     }
 }
 
-/// Makes the sockets of a port.
 pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets> {
     let access = sockets.access(port);
     // With a broker, the creation of each socket registers errands. The daemon relies on this

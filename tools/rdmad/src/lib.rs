@@ -12,12 +12,14 @@ mod cpus;
 mod ctl;
 mod daemon;
 mod device;
+mod events;
 mod host;
 mod in_use;
 mod limits;
 mod line_server;
 mod log;
 mod metrics;
+mod objects;
 mod octal;
 #[cfg(test)]
 mod panics;
@@ -34,6 +36,7 @@ mod state_document;
 mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod workers;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -103,7 +106,7 @@ pub fn main() -> ExitCode {
         }
     };
     let (of_panics, of_events) = (log.clone(), log.clone());
-    contain::end_process_on_panic(move || of_panics.clone());
+    sandbox::end_process_on_panic(move || of_panics.clone());
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -3,10 +3,12 @@
 //! A server whose clients write one line each and read an answer until the end of the stream.
 //!
 //! One thread serves all clients concurrently, so that no client waits for another. The length of
-//! requests, the number of clients, and the time for each client are bounded.
+//! requests, the number of clients, and the time for each client are bounded. A long answer is made
+//! in pieces, the next one when the client has read the last one.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::iter;
 use std::mem;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,20 +23,24 @@ use sandbox::{Kind, Reserve, Task};
 use sockets::passed::{self, MAX_DESCRIPTORS};
 use sockets::{Access, SocketPath};
 
-/// Time limit of a client, from its connection until it has read the answer.
+/// Time limit of a client, from its connection until it has read the first piece of the answer, and
+/// for each further piece.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long `Drop` waits for the end of the thread. An answer may take longer, for example if the
 /// disk with the file of the state does not respond. The end of the daemon does not wait for it.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// How long [`ask`] waits for an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of clients at a time. A further client replaces the oldest one.
+/// Maximum number of clients at a time. One more client replaces the oldest one.
 pub const MAX_CLIENTS: usize = 16;
 /// Number of bytes of a request that are read at a time.
 const PIECE: usize = 4096;
 /// Pause after a client could not be accepted, for example for lack of descriptors, before the
 /// next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The pieces of an answer. If one fails, the connection ends.
+pub type Pieces = Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>;
 
 /// The requests and answers of a server.
 pub trait Answers: Send + 'static {
@@ -58,7 +64,12 @@ pub trait Answers: Send + 'static {
         client: &Arc<UnixStream>,
         request: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> io::Result<Option<Vec<u8>>>;
+    ) -> io::Result<Option<Pieces>>;
+}
+
+/// An answer in one piece.
+pub fn whole(answer: Vec<u8>) -> Pieces {
+    Box::new(iter::once(Ok(answer)))
 }
 
 /// A running server. Dropping it ends its thread and removes the socket.
@@ -97,7 +108,7 @@ impl Drop for LineServer {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         // The thread ends, since `stop` is signalled. A panic has already been reported.
         if !self.thread.wait_for(FAREWELL) {
-            tracing::error!("a thread is abandoned: its answer to a client takes too long");
+            tracing::error!("a thread has not ended: it is still sending its answer to a client");
         }
     }
 }
@@ -175,9 +186,15 @@ struct Client {
     request: Vec<u8>,
     /// Descriptors that arrived with the request.
     fds: Vec<OwnedFd>,
-    /// The unsent rest of the answer. `None` until the request is complete.
-    answer: Option<VecDeque<u8>>,
+    /// `None` until the request is complete.
+    answer: Option<Answer>,
     until: Instant,
+}
+
+/// The unsent rest of an answer: of the present piece, and further pieces.
+struct Answer {
+    rest: VecDeque<u8>,
+    pieces: Pieces,
 }
 
 impl Client {
@@ -215,7 +232,7 @@ impl Client {
 
     fn try_go_on<A: Answers>(&mut self, answers: &mut A) -> io::Result<bool> {
         if self.answer.is_none() {
-            // Only one piece is read, so a client that writes without end does not block others.
+            // Only one piece is read, so a client that never stops writing does not block others.
             let mut piece = [0; PIECE];
             let read = if A::TAKES_DESCRIPTORS {
                 passed::receive(&self.stream, &mut piece, &mut self.fds)?
@@ -233,23 +250,36 @@ impl Client {
                 return Ok(true);
             }
             let fds = mem::take(&mut self.fds);
-            let Some(answer) = answers.answer(&self.stream, &self.request, fds)? else {
+            let pieces = answers.answer(&self.stream, &self.request, fds)?;
+            self.answer = pieces.map(|pieces| Answer {
+                rest: VecDeque::new(),
+                pieces,
+            });
+        }
+        let Some(Answer { rest, pieces }) = &mut self.answer else {
+            return Ok(false);
+        };
+        // At most one piece is made, so that other clients don't wait for a long answer.
+        if rest.is_empty() {
+            let Some(piece) = pieces.next() else {
                 return Ok(false);
             };
-            self.answer = Some(answer.into());
+            *rest = piece?.into();
+            self.until = Instant::now() + PATIENCE;
         }
-        let answer = self.answer.get_or_insert_default();
-        while !answer.is_empty() {
-            let (next, _) = answer.as_slices();
+        while !rest.is_empty() {
+            let (next, _) = rest.as_slices();
             let written = (&*self.stream).write(next)?;
-            answer.drain(..written);
+            rest.drain(..written);
         }
-        Ok(false)
+        Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     /// Answers with the request, repeated this number of times.
@@ -265,8 +295,34 @@ mod tests {
             _: &Arc<UnixStream>,
             request: &[u8],
             _: Vec<OwnedFd>,
-        ) -> io::Result<Option<Vec<u8>>> {
-            Ok(Some(request.repeat(self.0)))
+        ) -> io::Result<Option<Pieces>> {
+            Ok(Some(whole(request.repeat(self.0))))
+        }
+    }
+
+    /// Answers with pieces of this length, and counts those that were made.
+    struct InPieces(usize, Arc<AtomicUsize>);
+
+    /// Number of pieces of an answer.
+    const PIECES: usize = 100;
+
+    impl Answers for InPieces {
+        const KIND: Kind = Kind::Status;
+        const MAX_REQUEST: usize = 8;
+        const TAKES_DESCRIPTORS: bool = false;
+
+        fn answer(
+            &mut self,
+            _: &Arc<UnixStream>,
+            request: &[u8],
+            _: Vec<OwnedFd>,
+        ) -> io::Result<Option<Pieces>> {
+            let (piece, made) = (request.repeat(self.0), self.1.clone());
+            let piece = move |_| {
+                made.fetch_add(1, Ordering::SeqCst);
+                Ok(piece.clone())
+            };
+            Ok(Some(Box::new((0..PIECES).map(piece))))
         }
     }
 
@@ -292,6 +348,31 @@ mod tests {
         drop(server);
         assert!(!path.exists());
         drop((silent, deaf));
+    }
+
+    #[test]
+    fn pieces_are_made_as_they_are_read() {
+        const LONG: usize = 1 << 16;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let made = Arc::new(AtomicUsize::new(0));
+        let answers = InPieces(LONG, made.clone());
+        let _server = LineServer::start(&path, &Access::default(), answers).unwrap();
+        let mut slow = UnixStream::connect(&path).unwrap();
+        slow.write_all(b"x\n").unwrap();
+        let mut first = [0; 1];
+        slow.read_exact(&mut first).unwrap();
+        // The other client is served between pieces of the first one, and gets all of its own.
+        assert_eq!(said(&path, "y").len(), PIECES * LONG);
+        let buffered = made.load(Ordering::SeqCst) - PIECES;
+        assert!(
+            buffered < PIECES / 2,
+            "{buffered} pieces were made for nobody"
+        );
+        let mut rest = Vec::new();
+        slow.read_to_end(&mut rest).unwrap();
+        assert_eq!(1 + rest.len(), PIECES * LONG);
+        assert_eq!(made.load(Ordering::SeqCst), 2 * PIECES);
     }
 
     #[test]

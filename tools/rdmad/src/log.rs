@@ -46,7 +46,7 @@ impl Level {
 pub fn parse_level(text: &str) -> Result<LevelFilter> {
     let level = text.parse().ok();
     level.with_context(|| {
-        format!("{text:?} is no log level: off, error, warn, info, debug or trace")
+        format!("{text:?} is not a log level: off, error, warn, info, debug or trace")
     })
 }
 
@@ -110,7 +110,7 @@ impl Write for Log {
 }
 
 impl Channel {
-    /// Writes lines to `out` without end.
+    /// Writes lines to `out` for ever.
     fn write_to(&self, mut out: impl Write) {
         let mut queue = self.queue.lock();
         loop {

@@ -202,7 +202,7 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
     let dropped =
         "Frames for here whose receiver was full or absent, or from here that found no buffer";
     let errors = "Errors of the socket while frames were read";
-    let over = "Frames for here that were dropped since the link had used up its share of time";
+    let over = "Frames for here that were dropped because the link had used up its share of time";
     let counters: [Metric<Frames>; 7] = [
         ("switch_received_frames", received, |link| link.received),
         ("switch_sent_frames", sent, |link| link.sent),

@@ -61,7 +61,7 @@ fn a_panic_for_all_ports_ends_the_process() {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_status_thread() {
-    contain::end_process_on_panic(io::stderr);
+    sandbox::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
     let status = Status(|_| panic!("planted"));
@@ -74,7 +74,7 @@ fn of_the_status_thread() {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_switch_thread() {
-    contain::end_process_on_panic(io::stderr);
+    sandbox::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let far = UnixDatagram::bind(path("far")).unwrap();
@@ -125,7 +125,7 @@ impl Write for Bad {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_capture_thread() {
-    contain::end_process_on_panic(io::stderr);
+    sandbox::end_process_on_panic(io::stderr);
     let _capture = PcapWriter::new(Bad).unwrap();
     loop {
         thread::park();
@@ -136,8 +136,8 @@ fn of_the_capture_thread() {
 #[ignore = "ends its process"]
 fn of_any_thread() {
     let log = Log::start(io::stderr()).unwrap();
-    contain::end_process_on_panic(move || log.clone());
-    let contained = thread::spawn(|| contain::contain::<()>(|| panic!("in the work of a port")));
+    sandbox::end_process_on_panic(move || log.clone());
+    let contained = thread::spawn(|| sandbox::contain::<()>(|| panic!("in the work of a port")));
     assert!(matches!(contained.join(), Ok(Err(_))));
     let _ = thread::spawn(|| panic!("planted")).join();
 }
@@ -159,11 +159,11 @@ fn panics_reach_as_far_in_the_sandbox() {
 #[test]
 #[ignore = "confines its process"]
 fn contained_in_every_kind_of_thread() {
-    contain::end_process_on_panic(io::stderr);
+    sandbox::end_process_on_panic(io::stderr);
     sandbox::turn_on(UplinkKinds::default()).unwrap();
     // The first thread does not work for ports.
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
-        let work = || assert!(contain::contain::<()>(|| panic!("planted")).is_err());
+        let work = || assert!(sandbox::contain::<()>(|| panic!("planted")).is_err());
         sandbox::spawn(kind, kind.name(), work)
             .unwrap()
             .join()
@@ -174,7 +174,7 @@ fn contained_in_every_kind_of_thread() {
 #[test]
 #[ignore = "ends its process"]
 fn of_a_confined_thread() {
-    contain::end_process_on_panic(io::stderr);
+    sandbox::end_process_on_panic(io::stderr);
     sandbox::turn_on(UplinkKinds::default()).unwrap();
     let worker = sandbox::spawn(Kind::Worker, "worker", || panic!("planted"));
     let _ = worker.unwrap().join();
@@ -194,9 +194,9 @@ fn in_a_process_whose_log_nobody_reads() {
     while out.write(&[0; 4096]).is_ok() || out.write(&[0]).is_ok() {}
     out.set_nonblocking(false).unwrap();
     let log = Log::start(out).unwrap();
-    contain::end_process_on_panic(move || log.clone());
+    sandbox::end_process_on_panic(move || log.clone());
     for _ in 0..3 {
-        let contained = contain::contain::<()>(|| panic!("in the work of a port"));
+        let contained = sandbox::contain::<()>(|| panic!("in the work of a port"));
         assert!(contained.is_err());
     }
     let _ = thread::spawn(|| panic!("planted")).join();

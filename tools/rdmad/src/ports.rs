@@ -2,16 +2,18 @@
 
 //! The ports of the running daemon.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vdev::Listener;
-use verbs::PortRates;
+use verbs::{Hca, PortRates};
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
 
@@ -22,6 +24,7 @@ use crate::qps;
 use crate::rates;
 use crate::report::Report;
 use crate::state::{Changes, State};
+use crate::workers::WorkerNow;
 
 /// A port of the running daemon.
 struct Port {
@@ -102,7 +105,6 @@ impl Groups {
 /// The state of a port that `ctl ports` shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// Name of the port.
     pub name: String,
     /// MAC address of the port.
     pub mac: String,
@@ -110,6 +112,9 @@ pub struct PortState {
     pub vfio: PathBuf,
     /// Whether a driver has set the device up.
     pub driver: bool,
+    /// Why the device has failed; `None` if it has not.
+    #[serde(default)]
+    pub failed: Option<String>,
     /// Name of the isolation group. `None` for the group of ports without `group=`.
     pub group: Option<String>,
     /// Limit of bytes per second, or "none".
@@ -180,7 +185,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Adds a port. `fds` are its sockets, `sockets` are the users who may connect to them.
+    /// Adds a port. `fds` are its sockets. `sockets` are the users who may connect to these.
     pub fn add(&self, args: PortArgs, sockets: &SocketArgs, fds: Vec<OwnedFd>) -> Result<()> {
         let mut changes = self.state.lock();
         changes.check_added(&args, sockets)?;
@@ -223,7 +228,6 @@ impl Ports {
         list.group_number(args)
     }
 
-    /// Removes the port with this name.
     pub fn remove(&self, name: &str) -> Result<()> {
         let mut changes = self.state.lock();
         self.with(name, |_| Ok(()))?;
@@ -233,7 +237,7 @@ impl Ports {
         let port = list.ports.remove(at);
         list.leaving.push(port.args);
         drop(list);
-        // A client may delay the end of its port. No lock is held, so nobody else waits.
+        // A client may delay the end of its port. No lock is held, so no other client waits.
         drop(changes);
         let removed = self.host.remove(port.served);
         self.list.lock().leaving.retain(|port| port.name != name);
@@ -248,6 +252,7 @@ impl Ports {
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
             driver: port.served.hca.has_driver(),
+            failed: port.served.hca.failure(),
             group: port.args.group.clone(),
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
@@ -255,7 +260,6 @@ impl Ports {
         list.ports.iter().map(state).collect()
     }
 
-    /// Changes the rate limits of the port with this name. Returns the new limits.
     pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
         let mut changes = self.state.lock();
         let mut args = self.with(name, |port| Ok(port.args.clone()))?;
@@ -273,7 +277,6 @@ impl Ports {
         self.with(name, |port| self.host.capture(&port.served, fds))
     }
 
-    /// Ends the capture of the port with this name.
     pub fn end_capture(&self, name: &str) -> Result<Captured> {
         self.with(name, |port| self.host.end_capture(&port.served))
     }
@@ -287,7 +290,7 @@ impl Ports {
     /// A report of all ports, with the status of the workers and the counters of the switch. The
     /// QPs are left out unless `has_qps`.
     pub fn report(&self, has_qps: bool) -> Report {
-        // There may be a million QPs, so the list is not locked while they are visited.
+        // There may be thousands of QPs, so the list is not locked while they are visited.
         let named = |port: &Port| {
             let ServedPort { hca, server, .. } = &port.served;
             (port.args.name.clone(), hca.clone(), server.interrupts())
@@ -297,18 +300,27 @@ impl Ports {
         Report::new(workers, devices, self.host.switch.stats(), has_qps)
     }
 
-    /// Descriptions of QP `qpn` of the port with this name, or of all its QPs.
-    pub fn qps(&self, name: &str, qpn: Option<Qpn>) -> Result<Vec<Value>> {
-        // There may be a million QPs, so the list is not locked while they are visited.
-        let hca = self.with(name, |port| Ok(port.served.hca.clone()))?;
-        match qpn {
-            None => hca.all_qp_details().map(qps::describe).collect(),
-            Some(qpn) => {
-                let details = hca.qp_details(qpn);
-                let details = details.with_context(|| format!("port {name} has no QP {qpn}"))?;
-                Ok(vec![qps::describe(details)?])
-            }
-        }
+    /// The activity of each worker, and the work that waits for it.
+    pub fn workers(&self) -> Vec<WorkerNow> {
+        let name = |port: &Port| (port.served.hca.port(), port.args.name.clone());
+        let names: HashMap<_, _> = self.list.lock().ports.iter().map(name).collect();
+        let name = |port| names.get(&port).cloned();
+        let runtime = &self.host.runtime;
+        let workers = runtime.activities().into_iter();
+        let workers = workers.zip(runtime.status().workers).enumerate();
+        workers
+            .map(|(worker, (activity, status))| WorkerNow::new(worker, activity, &status, &name))
+            .collect()
+    }
+
+    pub fn hca(&self, name: &str) -> Result<Arc<Hca>> {
+        self.with(name, |port| Ok(port.served.hca.clone()))
+    }
+
+    /// The description of QP `qpn` of the port with this name.
+    pub fn qp(&self, name: &str, qpn: Qpn) -> Result<Value> {
+        let details = self.hca(name)?.qp_details(qpn, true);
+        qps::describe(details.with_context(|| format!("port {name} has no QP {qpn}"))?)
     }
 
     /// Drops all ports, which ends their threads.
@@ -323,7 +335,11 @@ fn no_port(name: &str) -> String {
 
 impl fmt::Display for PortState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let driver = if self.driver { "driver" } else { "no driver" };
+        let driver = match (&self.failed, self.driver) {
+            (Some(_), _) => "failed",
+            (None, true) => "driver",
+            (None, false) => "no driver",
+        };
         let Self {
             name,
             mac,
@@ -338,7 +354,11 @@ impl fmt::Display for PortState {
             f,
             "{name:<16} {mac}  {driver:<9}  group {group:<8}  rate {rate:<12}  messages {messages:<12}  {}",
             vfio.display()
-        )
+        )?;
+        match &self.failed {
+            Some(why) => write!(f, "\n    failed: {why}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -79,7 +79,7 @@ fn parse_slot(text: &str) -> Result<u8> {
     let slot = u8::from_str_radix(text, 16).ok();
     slot.filter(|slot| SLOTS.contains(slot)).with_context(|| {
         let (first, last) = SLOTS.into_inner();
-        format!("{text:?} is no free slot of a q35 machine, from {first:x} to {last:x}")
+        format!("{text:?} is not a free slot of a q35 machine, from {first:x} to {last:x}")
     })
 }
 
@@ -237,7 +237,7 @@ fn check_memory(memory: &VmMemory) -> Result<()> {
             Ok(())
         }
         Backend::Directory(path) => {
-            let kind = statfs(path.as_str()).with_context(|| format!("can't look at {path}"))?;
+            let kind = statfs(path.as_str()).with_context(|| format!("can't examine {path}"))?;
             match kind.f_type as i64 {
                 TMPFS | HUGETLBFS => Ok(()),
                 _ => bail!("{path} is neither on tmpfs nor on hugetlbfs, as /dev/shm is"),

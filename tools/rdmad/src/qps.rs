@@ -4,35 +4,85 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::vec;
 
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
-use verbs::{QpDetails, QpStatus};
+use verbs::{Hca, QpDetails, QpStatus};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::control::Reply;
 use crate::report::QpReport;
 
-/// All that is told of a QP.
+/// The description of a QP in the answer of `ctl qp`.
 #[derive(Serialize)]
 struct Description {
     #[serde(flatten)]
     report: QpReport,
-    /// Numbers that change when work of the QP goes on.
+    /// Numbers that change when work of the QP proceeds.
     progress: [u64; 3],
     #[serde(flatten)]
     details: QpDetails,
 }
 
-/// Describes a QP. The state of a QP has thousands of bytes, most of them unused lists, so each is
-/// converted before the next one is read.
-pub fn describe((status, details): (QpStatus, QpDetails)) -> Result<Value> {
-    let description = Description {
-        report: QpReport::from(&status),
-        progress: details.progress(),
-        details,
-    };
-    Ok(serde_json::to_value(description)?)
+impl From<(QpStatus, QpDetails)> for Description {
+    fn from((status, details): (QpStatus, QpDetails)) -> Self {
+        Self {
+            report: QpReport::from(&status),
+            progress: details.progress(),
+            details,
+        }
+    }
+}
+
+/// Describes a QP.
+pub fn describe(qp: (QpStatus, QpDetails)) -> Result<Value> {
+    Ok(serde_json::to_value(Description::from(qp))?)
+}
+
+/// Number of QPs in a piece of a list: the JSON of a QP has about 2 KiB.
+const QPS_IN_A_PIECE: usize = 16;
+
+/// All QPs of a port as the items of a JSON array, in pieces. A port may have thousands of QPs, so
+/// their descriptions never exist at the same time.
+pub struct Listed {
+    hca: Arc<Hca>,
+    qpns: vec::IntoIter<Qpn>,
+    is_first: bool,
+}
+
+impl Listed {
+    pub fn new(hca: Arc<Hca>) -> Self {
+        Self {
+            qpns: hca.qpns().into_iter(),
+            is_first: true,
+            hca,
+        }
+    }
+}
+
+impl Iterator for Listed {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut piece = Vec::new();
+        // A QP may have been destroyed since the list began.
+        let (hca, qpns) = (&self.hca, &mut self.qpns);
+        let found = qpns.filter_map(|qpn| hca.qp_details(qpn, false));
+        for details in found.take(QPS_IN_A_PIECE) {
+            if !mem::take(&mut self.is_first) {
+                piece.push(b',');
+            }
+            if let Err(error) = serde_json::to_writer(&mut piece, &Description::from(details)) {
+                return Some(Err(error.into()));
+            }
+        }
+        (!piece.is_empty()).then_some(Ok(piece))
+    }
 }
 
 /// The QPs of the second look that had work at both looks, none of which went on in between.
@@ -66,7 +116,7 @@ pub fn text(qp: &Value, all: bool) -> String {
     ) {
         (Some(why), _) => format!(": {why}\n"),
         (None, true) => ": in a turn\n".to_owned(),
-        (None, false) => format!(": {}\n", waits(&qp["send"])),
+        (None, false) => format!(": {}\n", idle(qp)),
     };
     if all {
         for side in ["send", "recv"] {
@@ -80,13 +130,12 @@ fn word(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// The text for a side without work.
-fn waits(side: &Value) -> String {
-    let callers = side["waits_for"].as_array().into_iter().flatten();
-    let callers: Vec<_> = callers.map(word).collect();
-    match callers.is_empty() {
-        true => "has had no turn".to_owned(),
-        false => format!("no work; waits for {}", callers.join(", ")),
+/// The text for a QP without work.
+fn idle(qp: &Value) -> String {
+    let posted = &qp["recv"]["posted"];
+    match qp["recv"]["srq"].as_u64() {
+        Some(srq) => format!("no work to send; {posted} receives in SRQ {srq}"),
+        None => format!("no work to send; {posted} receives posted"),
     }
 }
 

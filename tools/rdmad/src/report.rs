@@ -5,18 +5,24 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
+use std::io;
+use std::iter;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use budget::LongCallStats;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use vdev::InterruptStats;
 use verbs::{DataPath, Hca, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
-use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::{Queue, Stats};
 
 use crate::cli::Mac;
+use crate::events::Told;
+use crate::line_server::Pieces;
+use crate::qps::Listed;
 use crate::size::mib;
 use virtio_rdma_abi::feature::{Feature, Features};
 
@@ -28,6 +34,7 @@ pub struct Report {
     /// The workers: threads that serve the devices.
     pub workers: Workers,
     /// Ports, in the order in which they were added: those of the command line first.
+    #[serde(skip)]
     pub ports: Vec<PortReport>,
     /// Counters of frames at the switch: of each port, then of each uplink.
     pub switch: Vec<Frames>,
@@ -37,7 +44,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Workers {
     count: usize,
-    /// Budget of a turn for each side of a QP, in units of the cost of copying one byte.
+    /// Budget of a turn for each half of a QP, in units of the cost of copying one byte.
     pub turn_budget: u64,
     /// Cost of the longest turn, in units of the budget.
     longest_turn: u64,
@@ -47,8 +54,7 @@ pub struct Workers {
     pub each: Vec<Worker>,
 }
 
-/// One worker.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
     /// Total time of the rounds with work, in µs.
     pub busy_us: u64,
@@ -61,8 +67,10 @@ pub struct Worker {
 }
 
 /// A port and its device.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 pub struct PortReport {
+    #[serde(skip)]
+    hca: Arc<Hca>,
     pub name: String,
     mac: String,
     /// Whether the link is up.
@@ -76,6 +84,8 @@ pub struct PortReport {
     pub mrs: usize,
     /// Number of GIDs that the driver requested and the daemon refused.
     pub refused_gids: u64,
+    /// The last command that the device refused.
+    last_refusal: Option<RefusalReport>,
     /// Memory that the daemon has allocated for the VM.
     pub memory: MemoryReport,
     /// The VM's own memory that the daemon has mapped.
@@ -85,13 +95,42 @@ pub struct PortReport {
     /// Number of QPs.
     #[serde(skip)]
     pub qp_count: usize,
-    /// The QPs. Empty if only their number was asked for.
+    /// The QPs, for the text. JSON has their [descriptions](Listed).
+    #[serde(skip)]
     qps: Vec<QpReport>,
     /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
     /// Signals of the VM's interrupts that took long.
     pub interrupts: InterruptsReport,
     pub counters: QueriedCounters,
+}
+
+/// The refusal of a command.
+#[derive(Debug, Serialize)]
+struct RefusalReport {
+    /// Microseconds since 1970.
+    time_us: u64,
+    command: Option<Value>,
+    errno: Option<Value>,
+    /// The QP that the command named.
+    qpn: Option<u32>,
+    text: String,
+    #[serde(skip)]
+    line: String,
+}
+
+impl From<Told> for RefusalReport {
+    fn from(told: Told) -> Self {
+        let value = |name| told.values.get(name).cloned();
+        Self {
+            time_us: told.time_us,
+            command: value("command"),
+            errno: value("errno"),
+            qpn: told.qpn,
+            line: told.line(),
+            text: told.text,
+        }
+    }
 }
 
 /// Signals of a VM's interrupts that its QEMU has made long.
@@ -106,7 +145,6 @@ pub struct InterruptsReport {
 /// System calls that a QEMU has made long.
 #[derive(Debug, Serialize)]
 pub struct LongCallsReport {
-    /// Number of long calls.
     pub calls: u64,
     /// Processor time of these calls in µs.
     pub time_us: u64,
@@ -164,7 +202,7 @@ impl LimitReport {
 }
 
 /// Converts a duration to microseconds. A u64 is enough for half a million years.
-fn microseconds(time: Duration) -> u64 {
+pub fn microseconds(time: Duration) -> u64 {
     time.as_micros() as u64
 }
 
@@ -249,7 +287,7 @@ impl Report {
         has_qps: bool,
     ) -> Self {
         let port = |(name, hca, interrupts): (String, Arc<Hca>, InterruptStats)| {
-            PortReport::new(name, &hca, interrupts, has_qps)
+            PortReport::new(name, hca, interrupts, has_qps)
         };
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -258,6 +296,35 @@ impl Report {
             switch: switch.into_iter().map(Frames::from).collect(),
         }
     }
+}
+
+impl Report {
+    /// The report as a line of JSON, in pieces: a port without its QPs, or some QPs of a port.
+    pub fn json(self) -> Pieces {
+        let begin = open(&self, "ports");
+        let mut is_first = true;
+        let ports = self.ports.into_iter().flat_map(move |port| {
+            let begin = open(&port, "qps").map(|mut begin| {
+                if !mem::take(&mut is_first) {
+                    begin.insert(0, b',');
+                }
+                begin
+            });
+            iter::once(begin)
+                .chain(Listed::new(port.hca))
+                .chain([Ok(b"]}".to_vec())])
+        });
+        let end = Ok(b"]}\n".to_vec());
+        Box::new(iter::once(begin).chain(ports).chain([end]))
+    }
+}
+
+/// The JSON of an object, to which `list` is added up to its opening bracket.
+fn open(object: &impl Serialize, list: &str) -> io::Result<Vec<u8>> {
+    let mut json = serde_json::to_string(object)?;
+    json.truncate(json.len() - "}".len());
+    json += &format!(",\"{list}\":[");
+    Ok(json.into_bytes())
 }
 
 impl From<RuntimeStatus> for Workers {
@@ -289,8 +356,16 @@ impl From<&WorkerStatus> for Worker {
     }
 }
 
+/// Collectors of metrics must have this.
+impl fmt::Debug for PortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut report = f.debug_struct("PortReport");
+        report.field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 impl PortReport {
-    fn new(name: String, hca: &Hca, interrupts: InterruptStats, has_qps: bool) -> Self {
+    fn new(name: String, hca: Arc<Hca>, interrupts: InterruptStats, has_qps: bool) -> Self {
         let status = hca.status();
         let qps = match has_qps {
             true => hca.qp_status(),
@@ -306,6 +381,7 @@ impl PortReport {
             cqs: status.cqs,
             mrs: status.mrs,
             refused_gids: status.refused_gids,
+            last_refusal: Told::last_refusal(&hca).map(RefusalReport::from),
             memory: status.memory.into(),
             guest_memory: status.guest_memory.into(),
             guest_memory_in_huge_pages: status.huge_pages,
@@ -320,30 +396,21 @@ impl PortReport {
                 deferred: interrupts.deferred,
             },
             counters: QueriedCounters(status.counters),
+            hca,
         }
     }
+}
+
+fn word(name: &'static CStr) -> &'static str {
+    name.to_str().unwrap_or_default()
 }
 
 impl From<&QpStatus> for QpReport {
     fn from(qp: &QpStatus) -> Self {
         Self {
             qpn: qp.qpn.get(),
-            qp_type: match qp.qp_type {
-                QpType::Smi => "SMI",
-                QpType::Gsi => "GSI",
-                QpType::Rc => "RC",
-                QpType::Uc => "UC",
-                QpType::Ud => "UD",
-            },
-            state: match qp.state {
-                QpState::Reset => "RESET",
-                QpState::Init => "INIT",
-                QpState::Rtr => "RTR",
-                QpState::Rts => "RTS",
-                QpState::Sqd => "SQD",
-                QpState::Sqe => "SQE",
-                QpState::Err => "ERR",
-            },
+            qp_type: word(qp.qp_type.c_name()),
+            state: word(qp.state.c_name()),
             owner: if qp.user { "user" } else { "kernel" },
             peer: qp.peer.map(|peer| peer.qpn.get()),
             path: qp.peer.map(|peer| match peer.path {
@@ -459,6 +526,9 @@ impl fmt::Display for PortReport {
         }
         if self.refused_gids > 0 {
             writeln!(f, "  {} GIDs refused", self.refused_gids)?;
+        }
+        if let Some(refusal) = &self.last_refusal {
+            writeln!(f, "  last refusal: {}", refusal.line)?;
         }
         writeln!(
             f,

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 
-/// Suffixes of units. K is 1,024 bytes, and each further unit is 1,024 times the previous unit.
+/// Suffixes of units. K is 1,024 bytes, and each unit is 1,024 times the previous unit.
 const UNITS: [char; 4] = ['K', 'M', 'G', 'T'];
 
 /// Parses a number of bytes, or a number with a unit such as `256M`.

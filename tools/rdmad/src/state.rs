@@ -96,7 +96,6 @@ impl State {
         Ok((Self(Mutex::new(changes)), restored))
     }
 
-    /// The file, if there is one.
     pub fn file(&mut self) -> Option<&mut KeptFile> {
         self.0.get_mut().file.as_mut().map(|(_, file)| file)
     }

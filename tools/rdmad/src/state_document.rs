@@ -37,7 +37,6 @@ pub struct Document {
 pub struct LogLevel {
     /// The value of `RUST_LOG` when the level was changed.
     pub environment: Option<String>,
-    /// The level.
     #[serde(serialize_with = "level_text", deserialize_with = "read_level")]
     pub level: LevelFilter,
 }
@@ -52,7 +51,6 @@ pub struct LogLevel {
 pub enum Change {
     /// A port was added, which the command line does not contain.
     Added {
-        /// The port.
         port: PortArgs,
         /// Users who may connect to the port's sockets.
         #[serde(default, skip_serializing_if = "SocketArgs::is_default")]
@@ -324,7 +322,7 @@ mod tests {
             ),
             (
                 whole.replace("\"ports\"", loud),
-                "line 3: \"loud\" is no log level",
+                "line 3: \"loud\" is not a log level",
             ),
         ] {
             let error = format!("{:#}", Document::parse(text.as_bytes()).unwrap_err());

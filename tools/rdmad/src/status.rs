@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::{bail, Context, Result};
 use sandbox::Kind;
 
-use crate::line_server::{self, Answers};
+use crate::line_server::{self, whole, Answers, Pieces};
 use crate::metrics;
 use crate::report::Report;
 
@@ -23,7 +23,6 @@ use crate::report::Report;
 pub enum Form {
     /// Tables.
     Text,
-    /// JSON.
     Json,
     /// OpenMetrics.
     Metrics,
@@ -46,7 +45,8 @@ impl Form {
 }
 
 /// Answers requests with the report that the given function returns. Its argument is whether the
-/// report has the QPs: the metrics have only their number, and are asked for again and again.
+/// report has the QPs: the metrics have only their number, and JSON gets their descriptions in
+/// pieces.
 pub struct Status<F>(pub F);
 
 impl<F: Fn(bool) -> Report + Send + 'static> Answers for Status<F> {
@@ -59,15 +59,14 @@ impl<F: Fn(bool) -> Report + Send + 'static> Answers for Status<F> {
         _: &Arc<UnixStream>,
         request: &[u8],
         _: Vec<OwnedFd>,
-    ) -> io::Result<Option<Vec<u8>>> {
+    ) -> io::Result<Option<Pieces>> {
         let look = &self.0;
-        let text = match Form::of(request) {
-            Some(Form::Text) => look(true).to_string(),
-            Some(Form::Json) => serde_json::to_string(&look(true))? + "\n",
-            Some(Form::Metrics) => metrics::text(look(false)),
+        Ok(Some(match Form::of(request) {
+            Some(Form::Text) => whole(look(true).to_string().into_bytes()),
+            Some(Form::Json) => look(false).json(),
+            Some(Form::Metrics) => whole(metrics::text(look(false)).into_bytes()),
             None => return Err(io::Error::other("unknown request")),
-        };
-        Ok(Some(text.into_bytes()))
+        }))
     }
 }
 

@@ -18,6 +18,7 @@ use ctl::{answer, done, log, port, refused, start};
 use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::getgid;
 use sockets::passed;
+use testkit::wait_until;
 
 #[test]
 fn ports_are_listed() {
@@ -36,6 +37,29 @@ fn ports_are_listed() {
 }
 
 #[test]
+fn workers_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &["--workers", "2"]);
+    wait_until("sleep of the workers", || {
+        let text = done(dir.path(), &["workers"]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        for (number, line) in lines.iter().enumerate() {
+            assert!(line.starts_with(&format!("worker {number}: ")), "{text}");
+        }
+        lines.iter().all(|line| line.contains(": sleeps, "))
+    });
+    let json = done(dir.path(), &["--json", "workers"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for number in 0..2 {
+        let worker = &json["workers"][number];
+        assert_eq!(worker["worker"], number, "{json}");
+        assert_eq!(worker["does"], "sleeps", "{json}");
+        assert_eq!(worker["waiting"], serde_json::json!([]), "{json}");
+    }
+}
+
+#[test]
 fn the_level_of_the_log_changes() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), &[]);
@@ -43,7 +67,7 @@ fn the_level_of_the_log_changes() {
     // At this level, connections are not logged.
     drop(UnixStream::connect(dir.path().join("a.vfio")).unwrap());
     let error = refused(dir.path(), &["log-level", "loud"]);
-    assert!(error.contains("\"loud\" is no log level"), "{error}");
+    assert!(error.contains("\"loud\" is not a log level"), "{error}");
     done(dir.path(), &["log-level", "info"]);
     let log = log(daemon);
     assert!(log.contains("ready"), "{log}");
@@ -182,7 +206,7 @@ fn add_with_deaf_broker(dir: &Path, port: &str, sockets: &[OwnedFd]) -> (String,
 }
 
 /// A client passes a broker that reads no requests. Neither refusing the port, nor giving up the
-/// port, nor removing it, nor the end of the daemon waits for this broker without end.
+/// port, nor removing it, nor the end of the daemon waits for this broker indefinitely.
 #[test]
 fn a_broker_that_reads_nothing_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -575,7 +575,7 @@ fn what_can_not_work_is_said_in_one_line() {
     let long = dir.path().join("x".repeat(120));
     for (path, reason) in [
         (&other, "in use by another process"),
-        (&file, "is no socket"),
+        (&file, "is not a socket"),
         (&long, "longer than 107 bytes"),
     ] {
         let port = format!("a,vfio={},mac={MAC}", path.display());

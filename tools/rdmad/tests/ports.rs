@@ -3,13 +3,7 @@
 //! Ports that are added to and removed from a running daemon in its sandbox.
 
 mod ctl;
-#[path = "../testing/net.rs"]
-mod net;
 mod process;
-#[path = "../testing/waiters.rs"]
-mod waiters;
-#[path = "../testing/wait.rs"]
-mod waiting;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -21,11 +15,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ctl::{answer, done, log, port, refused, start};
-use net::Net;
 use rustix::net::sockopt::set_socket_linger;
 use sockets::passed;
-use waiters::Waiters;
-use waiting::{wait, wait_until};
+use testkit::{wait, wait_until, Netdev, Waiters};
 
 /// Value of `--port` for a port with a network interface.
 fn with_net(dir: &Path, name: &str, number: u8) -> String {
@@ -102,10 +94,10 @@ fn the_network_of_a_port_is_served() {
     let dir = dir.path();
     let daemon = start(dir, &["--port", &with_net(dir, "b", 2)]);
     done(dir, &["add-port", &with_net(dir, "c", 3)]);
-    let b = Net::at(&dir.join("b.net"));
+    let b = Netdev::at(&dir.join("b.net"));
     let frame = [[0xff; 6], [0x52, 0x54, 0, 9, 0, 2], [8, 0, 0, 0, 0, 0]].concat();
     for _ in 0..2 {
-        let c = Net::at(&dir.join("c.net"));
+        let c = Netdev::at(&dir.join("c.net"));
         let back = [
             &[0x52, 0x54, 0, 9, 0, 2][..],
             &[0x52, 0x54, 0, 9, 0, 3],
@@ -199,7 +191,7 @@ fn a_port_whose_end_takes_long_holds_nobody_up() {
     let status = dir.join("status").display().to_string();
     let leaving = with_net(dir, "b", 2) + ",ip=192.0.2.1,group=red";
     let daemon = start(dir, &["--port", &leaving, "--status", &status]);
-    let b = Net::at(&dir.join("b.net"));
+    let b = Netdev::at(&dir.join("b.net"));
     let mut client = UnixStream::connect(dir.join("b.vfio")).unwrap();
     let (near, far) = lingering();
     // The daemon has the descriptor before the message is complete, and closes it since the length
@@ -235,7 +227,7 @@ fn a_port_whose_end_takes_long_holds_nobody_up() {
             &["add-port", &(with_net(dir, name, number) + ",group=blue")],
         );
     }
-    let [c, d] = [c, d].map(|name| Net::at(&dir.join(format!("{name}.net"))));
+    let [c, d] = [c, d].map(|name| Netdev::at(&dir.join(format!("{name}.net"))));
     let frame = |to: u8, from: u8| {
         let mac = |number| [0x52, 0x54, 0, 9, 0, number];
         [&mac(to)[..], &mac(from), &[8, 0], &[from; 46]].concat()
@@ -306,7 +298,7 @@ fn the_frames_of_a_port_are_captured() {
         &with_net(dir, "c", 3),
     ];
     let daemon = start(dir, &more);
-    let [b, c] = ["b.net", "c.net"].map(|name| Net::at(&dir.join(name)));
+    let [b, c] = ["b.net", "c.net"].map(|name| Netdev::at(&dir.join(name)));
     let frame = |to: u8, from: u8| {
         let mut frame = vec![0; LEN];
         frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, to]);
@@ -362,8 +354,8 @@ fn the_frames_of_a_port_are_captured() {
     let socket = UnixDatagram::unbound().unwrap();
     for (fds, complaint) in [
         (vec![], "one descriptor, not 0"),
-        (vec![readable.as_fd()], "no writable file or pipe"),
-        (vec![socket.as_fd()], "no writable file or pipe"),
+        (vec![readable.as_fd()], "not a writable file or pipe"),
+        (vec![socket.as_fd()], "not a writable file or pipe"),
     ] {
         let stream = UnixStream::connect(dir.join("ctl")).unwrap();
         passed::send(&stream, request, &fds).unwrap();
@@ -386,7 +378,7 @@ fn a_qemu_that_makes_calls_long_is_in_the_status_and_in_the_log() {
         "--port", &b, "--port", &c, "--port", &d, "--status", &status,
     ];
     let daemon = start(dir, &more);
-    let [b, c, d] = ["b.net", "c.net", "d.net"].map(|name| Net::at(&dir.join(name)));
+    let [b, c, d] = ["b.net", "c.net", "d.net"].map(|name| Netdev::at(&dir.join(name)));
     let frame = |to: u8, from: u8| {
         let mut frame = vec![0; 60];
         frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, to]);

@@ -2,15 +2,13 @@
 
 //! Access to the device configuration and to the doorbell region.
 
-#[path = "../vdev/tests/common/mod.rs"]
-mod common;
 mod process;
 mod program;
 
-use common::*;
 use program::call;
 use program::daemon;
 use program::SIZE;
+use testkit::vfio::{reg, Client, Driver};
 use virtio_rdma_abi::config::OwnRingsConfig;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
@@ -52,7 +50,6 @@ fn the_configuration_is_read_by_any_width() {
 /// Guests with larger pages need a larger distance between doorbell pages, the stride. The
 /// configuration reports the stride, the region has room for all doorbell pages, and only writes to
 /// the start of a page ring a doorbell.
-// abi, R-1101, R-1102, R-1103
 #[test]
 fn doorbells_are_rung_at_their_stride() {
     for (more, shift) in [
@@ -66,6 +63,7 @@ fn doorbells_are_rung_at_their_stride() {
         let at = reg::CONFIG + OWN_RINGS_CONFIG_OFFSET as u64;
         let config = driver.client.read(2, at, OwnRingsConfig::SIZE as u32);
         let config = OwnRingsConfig::decode(&config.unwrap()).unwrap();
+        // abi: R-1102, R-1103
         assert_eq!((config.doorbell_shift, config.reserved), (shift, [0; 3]));
         let stride = 1 << shift;
         let len = u64::from(config.doorbell_pages) * stride;
@@ -81,8 +79,11 @@ fn doorbells_are_rung_at_their_stride() {
         };
         for (offset, rings) in [
             (0, 1),
+            // abi: R-1101
             (stride, 1),
+            // abi: R-69
             (len - stride, 1),
+            // abi: R-537
             (4, 0),
             (stride / 2, 0),
             (stride + 4, 0),

@@ -12,14 +12,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-#[path = "../testing/net.rs"]
-mod net;
 mod process;
-#[path = "../testing/wait.rs"]
-mod waiting;
-use net::Net;
 use process::Daemon;
-use waiting::wait_until;
+use testkit::{wait_until, Netdev};
 
 /// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -196,7 +191,7 @@ fn a_monitor_that_comes_anew_is_found() {
     let _daemon = start(dir.path(), &["--uplink", &uplink]);
     let broadcast = [[0xff; 6], [2; 6], [8, 0, 0, 0, 0, 0]].concat();
     for _ in 0..2 {
-        let monitor = Net::at(&dir.path().join("net"));
+        let monitor = Netdev::at(&dir.path().join("net"));
         let own = [[0xff; 6], [0x52, 0x54, 0, 9, 0, 1], [8, 0, 0, 0, 0, 0]].concat();
         monitor.send(&own);
         // The daemon also sends greetings to the far end.
@@ -220,7 +215,7 @@ fn udp_uplinks_are_served() {
     drop(local);
     let uplink = format!("udp:{at}:{}", peer.local_addr().unwrap());
     let _daemon = start(dir.path(), &["--uplink", &uplink]);
-    let monitor = Net::at(&dir.path().join("net"));
+    let monitor = Netdev::at(&dir.path().join("net"));
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     let frame = |from: [u8; 6]| [&[0xff; 6], &from, &[8, 0][..], &[0; 1000]].concat();
     let (out, back) = (frame([0x52, 0x54, 0, 9, 0, 1]), frame([2; 6]));
@@ -249,7 +244,7 @@ fn unix_uplinks_between_daemons_are_served() {
     let uplinks = [format!("unix:{near}:{far}"), format!("unix:{far}:{near}")];
     let _left = start(left, &["--uplink", &uplinks[0]]);
     let _right = start_port(right, "52:54:00:09:00:02", &["--uplink", &uplinks[1]]);
-    let monitors = [left, right].map(|dir| Net::at(&dir.join("net")));
+    let monitors = [left, right].map(|dir| Netdev::at(&dir.join("net")));
     let cross = |from: usize, to: usize, dst: [u8; 6], src: [u8; 6]| {
         let frame = [&dst, &src, &[8, 0][..], &[7; 1000]].concat();
         monitors[from].send(&frame);

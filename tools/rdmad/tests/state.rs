@@ -188,7 +188,7 @@ fn a_port_that_can_not_be_restored_is_left_out() {
         (
             &["--spare-ports", "8"][..],
             "ac",
-            "b.vfio exists and is no socket",
+            "b.vfio exists and is not a socket",
         ),
         (
             &["--port", &other],

@@ -3,8 +3,6 @@
 //! Users of the host who are neither root nor the daemon's user. These tests must run as root, or
 //! by tools/dev/enter, because their threads change their users.
 
-#[path = "../testing/net.rs"]
-mod net;
 mod process;
 
 use std::fs::{self, Permissions};
@@ -15,11 +13,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use net::Net;
 use process::Daemon;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
+use testkit::Netdev;
 
 /// The user and the group of the VM's QEMU.
 const USER: u32 = 1;
@@ -154,11 +152,11 @@ fn a_port_with_a_user_serves_this_user_alone() {
     for name in ["a", "b"] {
         let (vfio, net) = (at(&format!("{name}.vfio")), at(&format!("{name}.net")));
         let (client, net) = as_user(USER, GROUP, move || {
-            (vfio_user::Client::new(&vfio).is_ok(), Net::at(&net))
+            (vfio_user::Client::new(&vfio).is_ok(), Netdev::at(&net))
         });
         assert!(client, "{name}");
         let mac = [0x52, 0x54, 0, 9, 0, if name == "a" { 1 } else { 2 }];
-        let other = Net::at(&at(if name == "a" { "b.net" } else { "a.net" }));
+        let other = Netdev::at(&at(if name == "a" { "b.net" } else { "a.net" }));
         let frame = [&[0xff; 6][..], &mac, &[8, 0], &[0; 46]].concat();
         let hello = [
             &[0xff; 6][..],
@@ -193,7 +191,7 @@ fn nothing_is_sent_to_the_socket_of_another_user() {
     for sandbox in ["on", "none"] {
         let args = ["--port", &port, "--uplink", &first, "--uplink", &second];
         let _daemon = start(&[&args[..], &["--sandbox", sandbox]].concat());
-        let vm = Net::at(&at("a.net"));
+        let vm = Netdev::at(&at("a.net"));
         let secret = [&[0xff; 6][..], &[0x52, 0x54, 0, 9, 0, 1], &[8, 0], &[7; 46]].concat();
         vm.send(&secret);
         let mut received = [0; 100];

@@ -2,15 +2,13 @@
 
 //! The daemon with a driver in virtqueue mode, whose CQs, SQs and RQs are virtqueues.
 
-#[path = "../vdev/tests/common/mod.rs"]
-mod common;
 mod process;
 mod program;
 
-use common::*;
 use program::call;
 use program::daemon;
 use program::SIZE;
+use testkit::vfio::{descriptor, reg, ring_at, Client, Driver, AVAIL, DATA, TRANSPORT, USED};
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::config::OwnRingsConfig;
 use virtio_rdma_abi::config::RateLimitConfig;
@@ -30,7 +28,7 @@ use virtio_rdma_abi::wqe::SqHeader;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 const RING_ADDR: u64 = 1;
-/// DMA addresses of CQE and WQE buffers. Each queue has [`SIZE`] descriptors.
+/// DMA addresses of the CQE buffers and of the WQE buffers, [`SIZE`] of each.
 const CQES: u64 = DATA + 0x4000;
 const WQES: u64 = DATA + 0x6000;
 /// Interrupt vectors of the control queue and of the CQ.
@@ -47,10 +45,7 @@ fn offer(driver: &Driver, at: u64, head: u16) {
 
 /// Writes descriptor `index` of the queue at address `at`.
 fn describe(driver: &Driver, at: u64, index: u16, address: u64, len: u32, flags: u16) {
-    let mut bytes = address.to_le_bytes().to_vec();
-    bytes.extend(len.to_le_bytes());
-    bytes.extend(flags.to_le_bytes());
-    bytes.extend([0; 2]);
+    let bytes = descriptor(address, len, flags, 0);
     driver.put(at + 16 * u64::from(index), &bytes);
 }
 
@@ -141,6 +136,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
     assert_eq!(cqn, Cqn::new(0));
     for slot in 0..SIZE {
+        // abi: R-894
         describe(driver, ring_at(1), slot, CQES + 64 * u64::from(slot), 64, 2);
         offer(driver, ring_at(1), slot);
     }
@@ -160,6 +156,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
         reserved: [0; 24],
     };
     let qpn = call(driver, create).unwrap().qpn;
+    // abi: R-881
     assert_eq!(qpn, Qpn::new(2));
     connect(driver, qpn);
 
@@ -179,6 +176,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
             call(driver, CmdReqNotify { cqn, flags }).unwrap();
             assert!(!driver.interrupted(CQ_VECTOR));
         }
+        // abi: R-893
         describe(driver, ring_at(2), round, WQES, 75, 0);
         offer(driver, ring_at(2), round);
         kick(driver, sq);
@@ -186,9 +184,12 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
         let cqe = driver.get(CQES + 64 * u64::from(round), Cqe::SIZE);
         let cqe = Cqe::get(&cqe);
         assert_eq!((cqe.wr_id, cqe.status, cqe.qp_num), (0x1234, 0, qpn));
+        // abi: R-900
         assert_eq!(driver.get16(ring_at(2) + USED + 2), round + 1, "given back");
         match round {
+            // abi: R-910
             0 => assert!(!driver.interrupted(CQ_VECTOR), "nobody asked for it"),
+            // abi: R-914
             _ => driver.wait_interrupt(CQ_VECTOR),
         }
     }
@@ -201,7 +202,6 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     enable_cq(driver, numbers);
 }
 
-// abi
 #[test]
 fn a_driver_without_own_rings_is_served_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,6 +222,7 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
         let rates = RateLimitConfig::get(&rates.unwrap());
         assert!(rates.min_rate > 0, "they do not need own rings");
         for _driver in 0..2 {
+            // abi: R-25
             start(&mut driver, TRANSPORT, numbers);
             let pdn = call(&mut driver, CmdCreatePd::ZERO).unwrap().pdn;
             let gid = CmdAddGid {
@@ -232,6 +233,7 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
             };
             call(&mut driver, gid).unwrap();
             for _round in 0..3 {
+                // abi: R-13
                 one_round(&mut driver, numbers, pdn);
             }
             assert!(!driver.interrupted(CONTROL_VECTOR));
@@ -243,6 +245,7 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
                 cqn: Cqn::new(0),
                 flags: NotifyFlags::SOLICITED,
             };
+            // abi: R-101
             assert_eq!(call(&mut driver, refused), Err(95), "EOPNOTSUPP");
             assert_eq!(
                 call(&mut driver, CmdCreateCq { cqe: 16 }),

@@ -30,13 +30,11 @@ pub use time::TimeShare;
 
 /// The budget, or the memory of the host, is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the memory budget is used up")]
-pub struct Exhausted;
-
-impl From<Exhausted> for rustix::io::Errno {
-    fn from(_: Exhausted) -> Self {
-        Self::NOMEM
-    }
+#[error("the memory budget is used up: {needed} bytes are needed, {left} are left")]
+pub struct Exhausted {
+    pub needed: u64,
+    /// Bytes that are left in the budget, or 0 if the host has none.
+    pub left: u64,
 }
 
 /// A limit in bytes, and the bytes used. Clones share one budget.
@@ -74,7 +72,10 @@ impl MemoryBudget {
         self.0
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .map_err(|_| Exhausted)?;
+            .map_err(|used| Exhausted {
+                needed: amount,
+                left: self.0.limit.saturating_sub(used),
+            })?;
         let mut charge = self.nothing();
         charge.amount = amount;
         Ok(charge)
@@ -165,11 +166,18 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let most = budget.charge(99).unwrap();
         let last = budget.charge(1).unwrap();
-        assert_eq!(budget.charge(1).err(), Some(Exhausted));
-        assert_eq!(budget.charge(u64::MAX).err(), Some(Exhausted));
+        for needed in [1, u64::MAX] {
+            let exhausted = Exhausted { needed, left: 0 };
+            assert_eq!(budget.charge(needed).err(), Some(exhausted));
+        }
         assert_eq!((budget.used(), budget.limit()), (100, 100));
         drop(most);
         assert_eq!(budget.used(), 1);
+        let exhausted = Exhausted {
+            needed: 100,
+            left: 99,
+        };
+        assert_eq!(budget.charge(100).err(), Some(exhausted));
         drop(last);
         assert_eq!(budget.used(), 0);
     }
@@ -189,7 +197,7 @@ mod tests {
         let part = budget.part(60).unwrap();
         assert_eq!(budget.part(41).err().map(|_| ()), Some(()));
         let charge = part.charge(60).unwrap();
-        assert_eq!(part.charge(1).err(), Some(Exhausted));
+        assert!(part.charge(1).is_err());
         assert_eq!((budget.used(), part.used()), (60, 60));
         drop(part);
         assert_eq!(budget.used(), 60);

@@ -64,8 +64,12 @@ impl<T> ChargedList<T> {
     /// Grows the capacity to `capacity` items. Fails if this is not more than the present number of
     /// items.
     fn grow(&mut self, capacity: usize) -> Result<(), Exhausted> {
+        let exhausted = Exhausted {
+            needed: bytes::<T>(capacity),
+            left: 0,
+        };
         let more = capacity.checked_sub(self.items.len());
-        let more = more.filter(|more| *more > 0).ok_or(Exhausted)?;
+        let more = more.filter(|more| *more > 0).ok_or(exhausted)?;
         let before = self.items.capacity();
         self.charge.resize(bytes::<T>(capacity))?;
         let grown = self.items.try_reserve_exact(more);
@@ -74,7 +78,7 @@ impl<T> ChargedList<T> {
         if grown.is_err() || counted.is_err() {
             self.items.shrink_to(before);
             let _ = self.charge.resize(bytes::<T>(self.items.capacity()));
-            return Err(Exhausted);
+            return Err(exhausted);
         }
         Ok(())
     }

@@ -23,11 +23,11 @@ use crate::TimeShare;
 
 /// Time of a call that costs nothing: calls of honest clients take less.
 const FREE: Duration = Duration::from_micros(100);
-/// Further time without cost for each byte that the call transfers.
+/// Additional time without cost for each byte that the call transfers.
 const FREE_PER_BYTE: Duration = Duration::from_nanos(5);
 /// A client may use one part of this many parts of a thread's time for the rest of its calls.
 const PARTS: u32 = 200;
-/// A client is a suspect for so many times the length of its last long call.
+/// A client is suspect for this many times the length of its last long call.
 const SUSPICION: u32 = 2 * PARTS;
 /// Use beyond the share at a time. A rare interrupt of the host in a call does not matter.
 const BURST: Duration = Duration::from_millis(5);
@@ -78,7 +78,6 @@ struct Manual {
 }
 
 impl CallClock {
-    /// The clocks of the system.
     pub const fn system() -> Self {
         Self(None)
     }
@@ -266,7 +265,7 @@ mod tests {
             (stats.calls, stats.time, stats.longest),
             (1, 10 * MS, 10 * MS)
         );
-        // The call is to be one of 200 parts of the time, but for a burst and its free part.
+        // The call may take 1/200 of the time, apart from a burst and its free part.
         let pause = calls.pause(start + 20 * MS);
         assert!(pause > 900 * MS && pause < 1000 * MS, "{pause:?}");
         assert_eq!(calls.run_within_share(|| {}), None);

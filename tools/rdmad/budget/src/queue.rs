@@ -32,7 +32,10 @@ impl<T> ChargedQueue<T> {
         }
         let charge = budget.charge(bytes::<T>(room))?;
         let more = room - self.items.len();
-        self.items.try_reserve_exact(more).map_err(|_| Exhausted)?;
+        let needed = bytes::<T>(more);
+        self.items
+            .try_reserve_exact(more)
+            .map_err(|_| Exhausted { needed, left: 0 })?;
         self.charge = Some(charge);
         self.room = room;
         Ok(())

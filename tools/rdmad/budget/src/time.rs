@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// from a burst. All threads may charge a share.
 #[derive(Debug)]
 pub struct TimeShare {
-    /// The client may use the resource for one part of this many parts of the time.
+    /// Denominator of the share: the client may use the resource for 1/`parts` of the time.
     parts: u32,
     burst: Duration,
     start: Instant,
@@ -20,7 +20,7 @@ pub struct TimeShare {
 }
 
 impl TimeShare {
-    /// A share of one part of `parts`, and use for `burst` beyond it. `start` is any time.
+    /// A share of 1/`parts` of the time, with bursts of up to `burst`. `start` is any time.
     pub fn new(parts: u32, burst: Duration, start: Instant) -> Self {
         Self {
             parts,

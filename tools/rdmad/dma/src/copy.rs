@@ -26,8 +26,8 @@ pub(crate) fn copy(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) {
     }
 }
 
-/// Does the copy by a string instruction. Returns false and does nothing if that does not suit the
-/// processor, the length or the addresses, or if the slices overlap.
+/// Does the copy by a string instruction. Returns false and does nothing if the instruction does
+/// not suit the processor, the length or the addresses, or if the slices overlap.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[allow(unsafe_code)]

@@ -397,7 +397,6 @@ extern "C" fn on_bus_error(
     }
 }
 
-/// The hint for this address.
 fn hint(address: usize) -> &'static AtomicUsize {
     &HINTS[address / HINT_RANGE % HINTS.len()]
 }
@@ -416,7 +415,7 @@ fn find(address: usize) -> Option<*const Watch> {
     Some(watch)
 }
 
-/// Replaces the page at `address`, if that is guest memory. Called by the signal handler.
+/// Replaces the page at `address` if the page is guest memory. Called by the signal handler.
 fn replace(address: usize) -> bool {
     let Some(watch) = find(address) else {
         return false;
@@ -441,7 +440,8 @@ fn replace(address: usize) -> bool {
 /// The parts of the signal handler that change mappings. Called by a thread that accesses the
 /// mapping and holds a view of it, so the mapping exists.
 impl Watch {
-    /// Allocates the page at `address` in the file, if that is possible and pages are counted.
+    /// If pages are counted, allocates the page at `address` in the file. Returns whether to repeat
+    /// the access.
     fn fill(&self, address: usize) -> bool {
         // After a loss the spare page may hold bytes other than 0, and the VM needs no more pages.
         if self.counting != Counting::Pages || self.loss.address().is_some() {

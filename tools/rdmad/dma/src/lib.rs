@@ -17,8 +17,8 @@
 //!
 //! Guest memory must be a memfd or a file on tmpfs or hugetlbfs. Any other file system could block
 //! an access for any time, and thus block a worker that serves all VMs. An access to a page that
-//! the host can't provide raises SIGBUS. A handler (`fault.rs`) turns this into
-//! [lost memory](DmaSpace::lost) of that VM alone.
+//! the host can't provide raises SIGBUS. A handler (`fault.rs`) turns this into [lost
+//! memory](DmaSpace::lost) of only that VM.
 
 #![deny(unsafe_code)]
 

@@ -34,7 +34,6 @@ static CHANGE: Mutex<()> = Mutex::new(());
 pub(crate) struct Pace {
     /// Time from which on the VM may map memory.
     next: Option<Instant>,
-    /// Number of changes.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) changes: usize,
 }

@@ -2,9 +2,6 @@
 
 //! Pages that this process allocates in memory files are counted, whoever's memory it is.
 
-#[path = "../../testing/skipped.rs"]
-mod skipped;
-
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -12,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use dma::testing::shrinkable_memory;
 use dma::{count_filled_pages, DmaSpace, MapError, PAGE_SIZE};
 use rustix::fs::{fallocate, ftruncate, memfd_create, FallocateFlags, MemfdFlags};
-use skipped::skipped;
+use testkit::skipped;
 
 const LEN: u64 = 16 * PAGE_SIZE;
 const HUGE: u64 = 2 << 20;

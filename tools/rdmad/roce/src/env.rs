@@ -9,29 +9,33 @@ use std::time::Instant;
 
 use crate::frame::Frame;
 use crate::net::Mac;
+use crate::psn::Psn;
 use crate::work::{
-    AccessFlags, AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus,
+    AccessFlags, AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcReason, WcResult,
 };
 
-/// A transport event that an environment may count.
+/// A transport event that an environment may count and keep, together with a PSN and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
     /// A packet was sent again.
     Retransmission,
-    /// The local ACK timeout passed without a response.
+    /// The local ACK timeout passed without a response. The number is that of the retries left.
     Timeout,
-    /// A NAK other than an RNR NAK was sent.
+    /// A NAK other than an RNR NAK was sent. The number is its code.
     NakSent,
-    /// An RNR NAK was sent: no receive is posted.
+    /// An RNR NAK was sent: no receive is posted. The number is the code of its timer.
     RnrNakSent,
-    /// A NAK other than an RNR NAK was received.
+    /// A NAK other than an RNR NAK was received. The number is its code.
     NakReceived,
-    /// An RNR NAK was received: the peer has no receive posted.
+    /// An RNR NAK was received: the peer has no receive posted. The number is that of the RNR
+    /// retries left.
     RnrNakReceived,
-    /// A request arrived whose PSN is not the expected one. The responder of a reliable connection
-    /// counts only later PSNs.
+    /// A response arrived, and one before it did not. The number is that of the retries left.
+    ResponseLost,
+    /// A request arrived whose PSN is not the expected one, which is the number. The responder of a
+    /// reliable connection counts only later PSNs.
     OutOfSequence,
-    /// A request arrived whose PSN is before the expected one.
+    /// A request arrived whose PSN is before the expected one, which is the number.
     Duplicate,
     /// A packet of a reliable connection arrived with a congestion mark.
     Marked,
@@ -39,7 +43,8 @@ pub enum Incident {
     NotificationSent,
     /// A congestion notification was received.
     NotificationReceived,
-    /// A probe begins: no response arrived for longer than usual.
+    /// A probe begins with the oldest unacknowledged packet or the last one: no response arrived
+    /// for longer than usual.
     Probe,
 }
 
@@ -61,14 +66,14 @@ pub trait Output {
         let _ = (to, ticket);
         false
     }
-    /// Whether the caller has no time left for further frames. `transmit` sends at least one frame,
+    /// Whether the caller has no time left for more frames. `transmit` sends at least one frame,
     /// then stops with [`Pause::Budget`](crate::Pause::Budget).
     fn is_spent(&self) -> bool {
         false
     }
-    /// Counts an incident, if the environment has counters.
-    fn count(&mut self, what: Incident) {
-        let _ = what;
+    /// Tells the environment of an incident, with a PSN and the number that [`Incident`] names.
+    fn note(&mut self, what: Incident, psn: Psn, number: u32) {
+        let _ = (what, psn, number);
     }
 }
 
@@ -78,23 +83,22 @@ pub trait RequesterEnv: Output {
     /// Describes the local memory of a send work request.
     type Send;
     /// Copies bytes `offset..offset + into.len()` of the message from local memory. An error fails
-    /// the work request with the returned status. Called again for the same bytes when packets are
+    /// the work request. Called again for the same bytes when packets are
     /// retransmitted.
-    fn gather(&mut self, local: &Self::Send, offset: u32, into: &mut [u8]) -> Result<(), WcStatus>;
+    fn gather(&mut self, local: &Self::Send, offset: u32, into: &mut [u8]) -> WcResult;
     /// Copies `from`, the part of a READ response at byte `offset` of the message, to local memory.
     /// `last` is set if the message ends with `from`. The original value of an atomic operation is
-    /// passed as 8 bytes in little-endian order. An error fails the work request with the returned
-    /// status.
+    /// passed as 8 bytes in little-endian order. An error fails the work request.
     fn scatter_read(
         &mut self,
         local: &Self::Send,
         offset: u32,
         from: &[u8],
         last: bool,
-    ) -> Result<(), WcStatus>;
+    ) -> WcResult;
     /// Executes a [`SendOp::Local`](crate::work::SendOp::Local). Called once for each work request.
-    /// An error fails the work request with the returned status.
-    fn execute_local(&mut self, local: &Self::Send) -> Result<(), WcStatus>;
+    /// An error fails the work request.
+    fn execute_local(&mut self, local: &Self::Send) -> WcResult;
     /// Whether a rate limit causes pauses between packets. If so, each packet requests an
     /// acknowledgement: otherwise the requester would treat a pause as a loss.
     fn is_slow(&self) -> bool {
@@ -126,7 +130,7 @@ pub trait RequesterEnv: Output {
     }
     /// Completes a work request. Called in the order of posting, once for each posted work request
     /// that `drain` does not return.
-    fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
+    fn complete_send(&mut self, wr: SendWr<Self::Send>, result: WcResult);
 }
 
 /// Why local memory refuses an operation of the peer.
@@ -153,14 +157,14 @@ pub trait ResponderEnv: Output {
     fn take_receive(&mut self) -> Result<Option<RecvWr<Self::Recv>>, BadReceive>;
     /// Copies `from`, the part of a SEND at byte `offset` of the message, to the buffers of a
     /// receive, which are long enough. `last` is set if the message ends with `from`. An error
-    /// fails the receive with the returned status.
+    /// fails the receive.
     fn scatter_recv(
         &mut self,
         local: &Self::Recv,
         offset: u32,
         from: &[u8],
         last: bool,
-    ) -> Result<(), WcStatus>;
+    ) -> WcResult;
     /// Completes a receive. Called once for each receive that [`take_receive`](Self::take_receive)
     /// returned and `drain` does not return.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
@@ -184,7 +188,6 @@ pub trait ResponderEnv: Output {
     /// Never called for a duplicate.
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault>;
     /// Invalidates the R_Key of a SEND with invalidate, after the data is in place and before the
-    /// receive completes. Returns [`RemoteFault::Access`] if the QP's PD has no such key or the key
-    /// can't be invalidated.
-    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault>;
+    /// receive completes. The error says why the key can't be invalidated.
+    fn invalidate(&mut self, rkey: u32) -> Result<(), WcReason>;
 }

@@ -23,6 +23,7 @@
 //! | [`saved`] | state of connections that outlives the process |
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod connection;
 pub mod env;

@@ -36,8 +36,8 @@ pub trait FramePort: Send + Sync {
         let _ = to;
         0
     }
-    /// Whether the frame with this ticket waits in this process. False if that is not known: frames
-    /// to a receiver outside this process do not leave in order with those to others.
+    /// Whether the frame with this ticket waits in this process. False if the port does not know:
+    /// frames to a receiver outside this process do not leave in order with those to others.
     fn has(&self, to: &Mac, ticket: u64) -> bool {
         let _ = (to, ticket);
         false

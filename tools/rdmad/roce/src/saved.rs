@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 
 use crate::headers::Reth;
-use crate::work::WcStatus;
+use crate::work::{WcFault, WcReason, WcStatus};
 
 /// Saved value of an absent position or time.
 pub const NONE: u64 = u64::MAX;
@@ -48,6 +48,42 @@ impl Epoch {
     }
 }
 
+/// The fault of a work request that must not be executed, or no fault.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// Status; 0 if there is no fault.
+    pub status: u8,
+    /// Reason for the status.
+    pub reason: u8,
+}
+
+impl Fault {
+    /// Saves a fault.
+    pub fn of(fault: Option<WcFault>) -> Self {
+        match fault {
+            Some(WcFault { status, reason }) => Self {
+                status: status.value(),
+                reason: reason.value(),
+            },
+            None => Self {
+                status: 0,
+                reason: 0,
+            },
+        }
+    }
+
+    /// The fault.
+    pub fn get(self) -> Option<WcFault> {
+        (self.status != 0).then(|| {
+            WcFault::new(
+                WcStatus::try_from(self.status).unwrap_or(WcStatus::GeneralErr),
+                WcReason::try_from(self.reason).unwrap_or(WcReason::Flushed),
+            )
+        })
+    }
+}
+
 /// The first posted work request of a requester that can't be executed. Later work requests are not
 /// executed either.
 #[repr(C)]
@@ -55,34 +91,29 @@ impl Epoch {
 pub struct FailedWork {
     /// Index among the work requests that have not ended; `u32::MAX` if all can be executed.
     pub index: u32,
-    /// The `WcStatus` that this work request ends with.
-    pub status: u32,
+    /// The fault that this work request ends with.
+    pub fault: Fault,
+    /// Padding, 0.
+    pub reserved: [u8; 2],
 }
 
 impl FailedWork {
-    /// Every work request can be executed.
-    pub const NOTHING: Self = Self {
-        index: u32::MAX,
-        status: 0,
-    };
-
-    /// The first work request that has a status. `statuses` has one entry for each work request
-    /// that has not ended.
-    pub(crate) fn first(statuses: impl IntoIterator<Item = Option<WcStatus>>) -> Self {
-        let mut statuses = (0..).zip(statuses);
-        statuses
-            .find_map(|(index, status)| {
-                let status = status?.value().into();
-                Some(Self { index, status })
-            })
-            .unwrap_or(Self::NOTHING)
+    /// The first work request that has a fault. `faults` has one entry for each work request that
+    /// has not ended.
+    pub(crate) fn first(faults: impl IntoIterator<Item = Option<WcFault>>) -> Self {
+        let first = (0..).zip(faults).find(|(_, fault)| fault.is_some());
+        let (index, fault) = first.unwrap_or((u32::MAX, None));
+        Self {
+            index,
+            fault: Fault::of(fault),
+            reserved: [0; 2],
+        }
     }
 
-    /// The status that the work request at `index` ends with; `None` if it can be executed.
-    pub(crate) fn status(&self, index: usize) -> Option<WcStatus> {
+    /// The fault that the work request at `index` ends with; `None` if it can be executed.
+    pub(crate) fn fault(&self, index: usize) -> Option<WcFault> {
         let is_it = u32::try_from(index) == Ok(self.index);
-        let status = u8::try_from(self.status).ok().filter(|_| is_it)?;
-        Some(WcStatus::try_from(status).unwrap_or(WcStatus::GeneralErr))
+        self.fault.get().filter(|_| is_it)
     }
 }
 

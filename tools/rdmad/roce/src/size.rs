@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sizes of the frames of a work request, without building the frames.
+//! Computes the sizes of the frames of a work request.
 
 use virtio_rdma_abi::number::Qpn;
 

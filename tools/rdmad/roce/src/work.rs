@@ -11,12 +11,67 @@ use virtio_rdma_abi::number::Qpn;
 use crate::headers::{Feth, Reth};
 use crate::net::Mac;
 
+pub use virtio_rdma_abi::cqe::WcReason;
 pub use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, FlushLevel, FlushTypes, Mtu, SendFlags, WcStatus,
 };
 
 /// Longest message of a connected QP in bytes (IBTA 9.4.3: 2^31).
 pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Why a work request fails: the status of its completion, and the reason for the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WcFault {
+    /// Status, not [`WcStatus::Success`].
+    pub status: WcStatus,
+    /// The check that failed.
+    pub reason: WcReason,
+}
+
+impl WcFault {
+    /// The work request was flushed.
+    pub const FLUSHED: Self = Self::new(WcStatus::WrFlushErr, WcReason::Flushed);
+    /// The QP can't execute the operation.
+    pub const NOT_PERMITTED: Self = Self::new(WcStatus::LocQpOpErr, WcReason::OpcodeNotPermitted);
+    /// The QP permits no READs and atomic operations.
+    pub const NO_READS: Self = Self::new(WcStatus::LocQpOpErr, WcReason::NoReads);
+    /// The message is too long.
+    pub const TOO_LONG: Self = Self::new(WcStatus::LocLenErr, WcReason::MessageTooLong);
+    /// The memory of an atomic operation has a wrong length.
+    pub const BAD_ATOMIC_LENGTH: Self = Self::new(WcStatus::LocLenErr, WcReason::BadAtomicLength);
+    /// The message does not fit its receive.
+    pub const RECEIVE_TOO_SHORT: Self = Self::new(WcStatus::LocLenErr, WcReason::ReceiveTooShort);
+    /// A response has a wrong length.
+    pub const BAD_RESPONSE_LENGTH: Self =
+        Self::new(WcStatus::LocLenErr, WcReason::BadResponseLength);
+    /// A response does not fit the request.
+    pub const BAD_RESPONSE: Self = Self::new(WcStatus::BadRespErr, WcReason::UnexpectedResponse);
+    /// The peer's QP does not admit the request.
+    pub const PEER_INVALID_REQUEST: Self =
+        Self::new(WcStatus::RemInvReqErr, WcReason::PeerInvalidRequest);
+    /// The peer's memory does not admit the request. A peer is not told more than the NAK code of
+    /// the IBTA says: it could tell keys that exist from those that do not.
+    pub const PEER_ACCESS: Self = Self::new(WcStatus::RemAccessErr, WcReason::PeerAccess);
+    /// The peer failed to execute the request.
+    pub const PEER_OPERATION: Self = Self::new(WcStatus::RemOpErr, WcReason::PeerOperation);
+    /// The peer does not answer.
+    pub const PEER_SILENT: Self = Self::new(WcStatus::RetryExcErr, WcReason::PeerSilent);
+    /// The peer has no receive.
+    pub const PEER_NOT_READY: Self = Self::new(WcStatus::RnrRetryExcErr, WcReason::PeerNotReady);
+
+    /// A fault with this status and reason.
+    pub const fn new(status: WcStatus, reason: WcReason) -> Self {
+        Self { status, reason }
+    }
+}
+
+/// The end of a work request.
+pub type WcResult = Result<(), WcFault>;
+
+/// The status of a work request that ends so.
+pub fn status(result: WcResult) -> WcStatus {
+    result.err().map_or(WcStatus::Success, |fault| fault.status)
+}
 
 /// Start of a remote memory range: address and R_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +221,23 @@ pub enum SendOp {
     },
 }
 
+impl SendOp {
+    /// The memory of the peer that the operation names; `None` for a SEND or a local operation.
+    pub const fn remote(&self) -> Option<Remote> {
+        match self {
+            Self::Write { remote, .. }
+            | Self::Read { remote }
+            | Self::Atomic { remote, .. }
+            | Self::AtomicWrite { remote, .. } => Some(*remote),
+            Self::Flush(flush) => Some(flush.remote),
+            Self::Send {
+                with: With::Inv(rkey),
+            } => Some(Remote { va: 0, rkey: *rkey }),
+            Self::Send { .. } | Self::Local { .. } => None,
+        }
+    }
+}
+
 /// A validated send work request.
 #[derive(Clone, Debug)]
 pub struct SendWr<L> {
@@ -195,8 +267,8 @@ pub struct RecvWr<L> {
 /// Completion of a receive work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCompletion {
-    /// Status.
-    pub status: WcStatus,
+    /// The end of the work request.
+    pub result: WcResult,
     /// Whether the message is an RDMA WRITE with immediate data. The receive's buffers then hold no
     /// data of the message.
     pub rdma_write: bool,
@@ -211,10 +283,15 @@ pub struct RecvCompletion {
 }
 
 impl RecvCompletion {
+    /// The status.
+    pub fn status(&self) -> WcStatus {
+        status(self.result)
+    }
+
     /// The completion of a SEND of `byte_len` bytes to a connected QP.
     pub(crate) fn sent(byte_len: u32, with: With, solicited: bool) -> Self {
         Self {
-            status: WcStatus::Success,
+            result: Ok(()),
             rdma_write: false,
             byte_len,
             with,

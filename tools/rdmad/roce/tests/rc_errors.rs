@@ -17,7 +17,7 @@ use common::setup::{
 use common::sim::Sim;
 use roce::env::Incident;
 use roce::rc::rnr_delay;
-use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcStatus};
+use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcFault, WcStatus};
 use roce::{Psn, QpError};
 
 /// Posts a valid WRITE, the operation to test and another WRITE. Checks that the first succeeds,
@@ -104,7 +104,7 @@ fn message_longer_than_the_receive() {
     let (sim, event) = fails(sim, SEND, WcStatus::RemInvReqErr);
     assert_eq!(event, None, "the receive tells");
     let (id, how) = sim.ends[1].world.received[0];
-    assert_eq!((id, how.status), (7, WcStatus::LocLenErr));
+    assert_eq!((id, how.status()), (7, WcStatus::LocLenErr));
 }
 
 #[test]
@@ -121,7 +121,10 @@ fn receive_into_bad_memory() {
     sim.ends[1].world.local_fault = true;
     let (sim, event) = fails(sim, SEND, WcStatus::RemOpErr);
     assert_eq!(event, None);
-    assert_eq!(sim.ends[1].world.received[0].1.status, WcStatus::LocProtErr);
+    assert_eq!(
+        sim.ends[1].world.received[0].1.status(),
+        WcStatus::LocProtErr
+    );
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn requests_found_bad_at_posting_wait_for_their_turn() {
     sim.ends[0].post(0, write(at(0)), local());
     sim.ends[0]
         .requester
-        .post_failed(wr(1, SEND, LEN as u32), WcStatus::LocQpOpErr)
+        .post_failed(wr(1, SEND, LEN as u32), WcFault::NOT_PERMITTED)
         .unwrap();
     sim.ends[0].post(2, write(at(0)), local());
     sim.run();

@@ -9,7 +9,7 @@ mod common;
 
 use common::endpoint::Settings;
 use common::setup::{at, invalidate, opcode, requests, sent, sim, statuses, write};
-use roce::work::{AsyncEvent, SendFlags, SendOp, SendWr, WcStatus};
+use roce::work::{AsyncEvent, SendFlags, SendOp, SendWr, WcFault, WcStatus};
 use roce::QpError;
 
 // abi
@@ -25,7 +25,7 @@ fn a_key_that_can_not_be_invalidated() {
         [WcStatus::RemAccessErr, WcStatus::WrFlushErr]
     );
     let (id, how) = sim.ends[1].world.received[0];
-    assert_eq!((id, how.status), (6, WcStatus::RemInvReqErr));
+    assert_eq!((id, how.status()), (6, WcStatus::RemInvReqErr));
     let event = Some(AsyncEvent::QpAccessErr);
     assert_eq!(sim.ends[1].errors, [QpError { event }]);
 }
@@ -104,9 +104,9 @@ fn local_work_alone_needs_no_peer() {
     assert_eq!(statuses(&sim), [WcStatus::Success]);
     // An invalid work request is not passed to the environment.
     let bad = SendWr { id: 1, ..wr };
-    let status = WcStatus::LocQpOpErr;
-    sim.ends[0].requester.post_failed(bad, status).unwrap();
+    let fault = WcFault::NOT_PERMITTED;
+    sim.ends[0].requester.post_failed(bad, fault).unwrap();
     sent(&mut sim, 0);
-    assert_eq!(statuses(&sim), [WcStatus::Success, status]);
+    assert_eq!(statuses(&sim), [WcStatus::Success, fault.status]);
     assert_eq!(sim.ends[0].world.local_operations, [0]);
 }

@@ -15,7 +15,7 @@ use common::sim::Sim;
 use roce::env::Incident;
 use roce::headers::{Aeth, Body, Bth, Headers, NakCode, RcRequest, RcResponse, SendPart, Syndrome};
 use roce::rc::{RequesterAttr, ResponderAttr};
-use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
+use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcFault, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
 use virtio_rdma_abi::number::Qpn;
 
@@ -200,7 +200,7 @@ fn what_is_held_does_not_begin() {
         local: vec![0..8],
     };
     end.requester
-        .post_failed(bad, WcStatus::LocQpOpErr)
+        .post_failed(bad, WcFault::NOT_PERMITTED)
         .unwrap();
     assert_eq!(sent(&mut sim, 0).len(), 1, "the rest of what has begun");
     assert!(!sim.ends[0].requester.is_drained());
@@ -248,7 +248,7 @@ fn work_that_was_found_bad_is_held_too() {
         local: vec![0..8],
     };
     let requester = &mut sim.ends[0].requester;
-    requester.post_failed(bad, WcStatus::LocQpOpErr).unwrap();
+    requester.post_failed(bad, WcFault::NOT_PERMITTED).unwrap();
     requester.hold(true);
     assert_eq!(sent(&mut sim, 0).len(), 0);
     assert_eq!(statuses(&sim), []);
@@ -333,4 +333,45 @@ fn a_requester_starts_with_its_share() {
     sim.ends[0].world.share = 3;
     sim.ends[0].post(0, write(at(0)), vec![0..16 << 10]);
     assert_eq!(sent(&mut sim, 0).len(), 3);
+}
+
+/// A turn that is spent sends one frame, so that it makes progress, and then gives way.
+#[test]
+fn a_spent_turn_sends_one_frame() {
+    let mut sim = small_packets();
+    sim.ends[0].world.spent = true;
+    sim.ends[0].post(0, SendOp::Read { remote: at(0) }, vec![0..3 * 256]);
+    sim.ends[0].post(1, write(at(0)), vec![0..2 * 256]);
+    let now = sim.now;
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        sim.ends[0].transmit(1 << 20, now);
+        let frames: Vec<_> = sim.ends[0].world.out.drain(..).collect();
+        assert_eq!(frames.len(), 1, "a request");
+        requests.extend(frames);
+    }
+    for frame in &requests {
+        sim.ends[1].deliver(frame, now);
+    }
+    sim.ends[1].world.spent = true;
+    for _ in 0..4 {
+        sim.ends[1].transmit(1 << 20, now);
+        let frames = sim.ends[1].world.out.drain(..).count();
+        assert_eq!(frames, 1, "one of three responses, or the acknowledgement");
+    }
+    assert!(!sim.ends[1].responder.has_output());
+}
+
+/// After a loss the congestion window holds back what is sent again too. Only a probe may exceed
+/// it.
+#[test]
+fn no_more_is_sent_again_than_the_window_has_room_for() {
+    let mut sim = small_packets();
+    sim.ends[0].post(0, write(at(0)), vec![0..32 * 256]);
+    let first = sent(&mut sim, 0).len();
+    assert_eq!(first, 32);
+    answer(&mut sim, 0, GAP);
+    let again = sent(&mut sim, 0).len();
+    assert!(again as u64 <= sim.ends[0].requester.window(), "{again}");
+    assert!(again < first, "{again}");
 }

@@ -211,7 +211,7 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
             if kind.is_received() {
                 let (recv_id, how) = received.next().expect("a completion");
                 assert_eq!(*recv_id, id as u64);
-                assert_eq!(how.status, WcStatus::Success);
+                assert_eq!(how.status(), WcStatus::Success);
                 assert_eq!(how.byte_len as usize, len);
                 assert_eq!(how.rdma_write, matches!(kind, Kind::WriteImm));
                 let with = match kind {

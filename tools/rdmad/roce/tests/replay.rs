@@ -16,7 +16,10 @@ use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
 use roce::headers::{Body, RcRequest, RcResponse};
 use roce::net::{Addresses, Mac};
 use roce::rc::{Responder, ResponderAttr};
-use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
+use roce::work::{
+    AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcReason, WcResult,
+    WcStatus,
+};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
 use virtio_rdma_abi::number::Qpn;
 
@@ -48,7 +51,7 @@ impl ResponderEnv for Sparse {
             local: (),
         }))
     }
-    fn scatter_recv(&mut self, _: &(), offset: u32, from: &[u8], _: bool) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, _: &(), offset: u32, from: &[u8], _: bool) -> WcResult {
         assert_eq!(offset as usize, self.arriving.len());
         self.arriving.extend_from_slice(from);
         Ok(())
@@ -84,7 +87,7 @@ impl ResponderEnv for Sparse {
     fn flush(&mut self, _: &FlushOp) -> Result<(), RemoteFault> {
         Ok(())
     }
-    fn invalidate(&mut self, _: u32) -> Result<(), RemoteFault> {
+    fn invalidate(&mut self, _: u32) -> Result<(), WcReason> {
         Ok(())
     }
 }
@@ -230,7 +233,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         assert!(env
             .received
             .iter()
-            .all(|(_, how)| how.status == WcStatus::Success));
+            .all(|(_, how)| how.status() == WcStatus::Success));
         received += env.received.len();
         written += env.written;
     }

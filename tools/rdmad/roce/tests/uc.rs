@@ -308,7 +308,7 @@ fn only_local_faults_end_a_connection() {
     line.far.local_fault = true;
     assert_eq!(line.deliver(&frames[0]), error);
     let (id, how) = line.far.received[0];
-    assert_eq!((id, how.status), (3, WcStatus::LocProtErr));
+    assert_eq!((id, how.status()), (3, WcStatus::LocProtErr));
     assert_eq!(line.responder.drain().map(|recv| recv.id), None);
 
     let mut line = Line::new(4096);

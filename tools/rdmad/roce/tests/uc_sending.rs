@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::endpoint::BASE;
+use common::endpoint::{BASE, LOCAL_FAULT};
 use common::line::{Line, FULL, MTU, PSN};
 use common::parts::{range, send, write, write_to};
 use common::setup::{at, SEND};
@@ -64,13 +64,13 @@ fn what_is_held_does_not_begin() {
 fn work_that_was_found_bad_ends_in_its_turn() {
     let too_long = wr(1, MAX_MESSAGE + 1);
     for (posted, found, status) in [
-        (wr(1, 8), Some(WcStatus::LocProtErr), WcStatus::LocProtErr),
+        (wr(1, 8), Some(LOCAL_FAULT), WcStatus::LocProtErr),
         (too_long, None, WcStatus::LocLenErr),
     ] {
         let mut line = Line::new(4096);
         line.post(0, SEND, vec![0..8]);
         let taken = match found {
-            Some(status) => line.requester.post_failed(posted, status),
+            Some(fault) => line.requester.post_failed(posted, fault),
             None => line.requester.post(posted),
         };
         taken.unwrap();

@@ -164,7 +164,8 @@ fn what_can_not_be_sent() {
         let wr = wr(op, vec![0..len]);
         let checked = sender.check(&wr);
         assert_eq!(checked.is_ok(), status == WcStatus::LocProtErr);
-        assert_eq!(sender.send(&wr, &to(v4()), &mut world), Err(status));
+        let sent = sender.send(&wr, &to(v4()), &mut world);
+        assert_eq!(sent.map_err(|fault| fault.status), Err(status));
         assert!(world.out.is_empty());
         assert_eq!(sender.next_psn(), Psn::new(0xff_ffff));
     }
@@ -187,7 +188,10 @@ fn a_datagram_arrives_after_its_header() {
             Ok(Verdict::Delivered)
         );
         let (id, how) = world.received[0];
-        assert_eq!((id, how.status, how.byte_len), (5, WcStatus::Success, 1064));
+        assert_eq!(
+            (id, how.status(), how.byte_len),
+            (5, WcStatus::Success, 1064)
+        );
         assert_eq!(
             (how.with, how.solicited, how.rdma_write),
             (with, true, false)
@@ -336,7 +340,7 @@ fn receives_that_are_held_or_bad() {
     let error = Err(QpError { event: None });
     assert_eq!(deliver(&mut receiver, &mut world, &frame), error);
     let (id, how) = world.received[0];
-    assert_eq!((id, how.status), (3, WcStatus::LocProtErr));
+    assert_eq!((id, how.status()), (3, WcStatus::LocProtErr));
     world.bad_receive = true;
     assert_eq!(deliver(&mut receiver, &mut world, &frame), error);
 }

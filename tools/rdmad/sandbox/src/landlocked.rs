@@ -62,10 +62,6 @@ fn handle(files: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
 }
 
 #[cfg(test)]
-#[path = "../../testing/skipped.rs"]
-mod skipped;
-
-#[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
     use std::os::linux::net::SocketAddrExt;
@@ -76,8 +72,8 @@ mod tests {
 
     use rustix::io::Errno;
     use rustix::process::{test_kill_process, Pid};
+    use testkit::skipped;
 
-    use super::skipped::skipped;
     use super::*;
 
     /// The first version of Landlock with scopes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Confinement of the daemon's threads once it has started.
+//! Confinement of the daemon's threads once it has started, and of their panics.
 //!
 //! If an attacker executes code through a defect of the daemon, this code has no privileges and can
 //! make only the system calls that threads of its [kind](Kind) need. Files and sockets are opened
@@ -12,7 +12,10 @@
 //!
 //! [`spawn`] confines threads only after [`turn_on`]. Programs that never call it, for example unit
 //! tests, run as if this crate were not there.
+//!
+//! [`contain`] limits the harm of a panic to the port for which a thread works.
 
+mod contain;
 mod filter;
 mod kind;
 mod landlocked;
@@ -25,6 +28,7 @@ mod violation;
 use std::io;
 use std::sync::OnceLock;
 
+pub use self::contain::{contain, end_process_on_panic, Panicked};
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;
 pub use self::reserve::{Reserve, Task};

@@ -122,7 +122,7 @@ fn refuse(context: &mut libc::ucontext_t) {
         context.uc_mcontext.regs[0] = (-i64::from(libc::EPERM)) as u64;
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    compile_error!("the register of a system call's result");
+    compile_error!("name the register with the result of a system call here");
 }
 
 /// A line of text in a fixed array.

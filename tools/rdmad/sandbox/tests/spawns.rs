@@ -32,11 +32,11 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// Whether a file consists only of tests, according to its name or the name of its folder.
+/// Whether a file consists only of tests or models, according to its name or that of its folder.
 fn is_test(file: &Path) -> bool {
     let name = |path: &Path| path.file_stem().map(|name| name.to_owned());
     let parent = file.parent().and_then(name);
-    ["tests", "panics", "testing"].iter().any(|test| {
+    ["tests", "panics", "testing", "model"].iter().any(|test| {
         name(file).is_some_and(|name| name == *test) || parent.as_deref() == Some(test.as_ref())
     })
 }

@@ -69,7 +69,7 @@ const SEAL: u8 = b's';
 enum Shown {
     Connect(UnixDatagram, PathBuf),
     Remove(PathBuf),
-    /// Nothing is to be done but to keep this descriptor.
+    /// No work is needed, but this descriptor must be kept.
     Hold(#[expect(dead_code, reason = "it is closed when the broker ends")] OwnedFd),
     Replace {
         directory: OwnedFd,
@@ -112,7 +112,6 @@ impl Shown {
 /// The files that the errands of a broker change.
 #[derive(Debug, Default)]
 pub struct Changed<'a> {
-    /// Paths to remove.
     pub removed: Vec<&'a Path>,
     /// Folders of files to replace.
     pub folders: Vec<BorrowedFd<'a>>,
@@ -580,7 +579,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// The other end of a broker's socket is held open, but nobody reads requests or answers them.
+    /// The other end of a broker's socket is held open, but requests are neither read nor answered.
     #[test]
     fn a_broker_that_does_not_serve_is_given_up() {
         for is_full in [false, true] {

@@ -48,7 +48,6 @@ pub enum DirectoryError {
     Foreign {
         /// The directory or symbolic link.
         path: PathBuf,
-        /// Its owner.
         owner: u32,
     },
     /// The directory can't be opened.

@@ -139,7 +139,7 @@ fn read(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     };
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if !is_trusted(stat.st_uid) || stat.st_mode & OTHERS_WRITE != 0 {
         return Err(io::Error::other(
@@ -242,6 +242,10 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
         file.replace(NEW).unwrap();
         drop(file);
+        fs::write(&path, &long).unwrap();
+        let error = KeptFile::open(&path).unwrap_err();
+        assert!(error.to_string().contains("too large"), "{error}");
+        fs::write(&path, NEW).unwrap();
         let (_, content) = KeptFile::open(&path).unwrap();
         assert_eq!(content.as_deref(), Some(NEW));
     }
@@ -292,10 +296,10 @@ mod tests {
         symlink("state", at("link")).unwrap();
         refused("link", "symbolic link");
         fs::create_dir(at("folder")).unwrap();
-        refused("folder", "no regular file");
-        // Nobody writes to the FIFO, so its open must not wait.
+        refused("folder", "not a regular file");
+        // The FIFO has no writer, so opening it for reading must not block.
         mkfifo(&at("pipe"));
-        refused("pipe", "no regular file");
+        refused("pipe", "not a regular file");
         let set = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };

@@ -19,16 +19,18 @@ mod remote;
 
 use std::fs;
 use std::io;
+use std::num::NonZeroI32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::{
     chmod, chownat, fchmod, fstat, openat, AtFlags, FileType, Gid, Mode, OFlags, Uid,
 };
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
@@ -44,7 +46,7 @@ const MAX_PATH: usize = 107;
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// User ID of root, who may replace any file.
-const ROOT: u32 = 0;
+pub const ROOT: u32 = 0;
 /// Mode bits of a file or directory to which users other than its owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 /// File mode: only the owner may read and write.
@@ -60,7 +62,7 @@ pub enum Error {
     #[error("socket {0} is in use by another process")]
     InUse(PathBuf),
     /// The file at this path is not a socket.
-    #[error("{0} exists and is no socket")]
+    #[error("{0} exists and is not a socket")]
     NotASocket(PathBuf),
     /// The socket's directory can't be used.
     #[error("socket {path}: {error}")]
@@ -81,13 +83,12 @@ pub enum Error {
     NotGiven {
         /// The socket's path.
         path: PathBuf,
-        /// The user.
         user: u32,
         /// The error of the system call.
         error: io::Error,
     },
     /// A system call failed.
-    #[error("can't make a socket at {path}: {error}")]
+    #[error("can't create a socket at {path}: {error}")]
     Io {
         /// The socket's path.
         path: PathBuf,
@@ -129,13 +130,29 @@ impl Access {
     }
 }
 
+/// The process at the other end of a stream, when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The number of the process. `None` if this process does not see it, for example in another
+    /// container.
+    pub process: Option<NonZeroI32>,
+    /// The number of its user.
+    pub user: u32,
+}
+
+/// The process at the other end of `stream`.
+pub fn peer(stream: &impl AsFd) -> io::Result<Peer> {
+    let credentials = getsockopt(stream, PeerCredentials)?;
+    Ok(Peer {
+        process: NonZeroI32::new(credentials.pid()),
+        user: credentials.uid(),
+    })
+}
+
 /// Whether the process at the other end of `stream` may use a socket of `user`. Without a user, the
 /// permissions of the socket's file have admitted the process.
 pub fn admits(stream: impl AsFd, user: Option<u32>) -> bool {
-    user.is_none_or(|user| {
-        let peer = socket_peercred(stream).map(|peer| peer.uid.as_raw());
-        peer.is_ok_and(|peer| peer == user || peer == ROOT)
-    })
+    user.is_none_or(|user| peer(&stream).is_ok_and(|peer| peer.user == user || peer.user == ROOT))
 }
 
 /// The path of a socket. Dropping it removes the file.
@@ -150,7 +167,6 @@ pub struct SocketPath {
 }
 
 impl SocketPath {
-    /// The path.
     pub fn as_path(&self) -> &Path {
         &self.path
     }
@@ -302,6 +318,7 @@ fn failure(path: &Path, error: impl Into<io::Error>) -> Error {
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::process::Command;
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).unwrap().mode() & 0o7777
@@ -467,5 +484,58 @@ mod tests {
             listen(&nowhere, &access),
             Err(Error::Directory { .. })
         ));
+    }
+
+    /// The variable that names the socket of `a_server_in_another_namespace`.
+    const SOCKET: &str = "SOCKETS_TEST_SOCKET";
+
+    #[test]
+    fn clients_of_other_namespaces_are_known_by_their_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        // In a changed root, even root may not create a user namespace.
+        let as_user: &[&str] = match geteuid().is_root() {
+            true => &[],
+            false => &["--user", "--map-current-user"],
+        };
+        let mut server = Command::new("unshare")
+            .args(as_user)
+            .args(["--pid", "--fork"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact"])
+            .arg("tests::a_server_in_another_namespace")
+            .env(SOCKET, &path)
+            .spawn()
+            .unwrap();
+        let client = loop {
+            match UnixStream::connect(&path) {
+                Ok(client) => break client,
+                Err(error) => {
+                    let ended = server.try_wait().unwrap();
+                    assert!(ended.is_none(), "{ended:?}, {error}");
+                    std::thread::yield_now();
+                }
+            }
+        };
+        assert!(server.wait().unwrap().success());
+        drop(client);
+    }
+
+    /// The server of `clients_of_other_namespaces_are_known_by_their_users`, which does not see the
+    /// client's process.
+    #[test]
+    #[ignore = "another test starts it"]
+    fn a_server_in_another_namespace() {
+        let path = PathBuf::from(std::env::var_os(SOCKET).unwrap());
+        let (listener, _path) = listen(&path, &Access::default()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let own = geteuid().as_raw();
+        assert!(admits(&stream, Some(own)));
+        assert!(own == ROOT || !admits(&stream, Some(own + 1)));
+        let known = Peer {
+            process: None,
+            user: own,
+        };
+        assert_eq!(peer(&stream).unwrap(), known);
     }
 }

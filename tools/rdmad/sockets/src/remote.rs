@@ -45,7 +45,6 @@ impl RemoteSocket {
         })
     }
 
-    /// The socket.
     pub fn socket(&self) -> &UnixDatagram {
         &self.socket
     }
@@ -71,8 +70,8 @@ impl RemoteSocket {
     }
 }
 
-/// Connects `socket` to the socket at `path`, if that belongs to root or to the user of this
-/// process: in a directory that others may write to, another program could be there.
+/// Connects `socket` to the socket at `path`, if the latter belongs to root or to the user of this
+/// process: in a directory that others may write to, another program could own the socket.
 pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<()> {
     let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&file)?;

@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::Waiters;
+
 use crate::daemon_with;
 use crate::endpoint::{Endpoint, PLAIN, SEND_COOKIE};
 use crate::rings::NEXT;
 use crate::wire::*;
-
-#[path = "../../testing/waiters.rs"]
-mod waiters;
-use waiters::Waiters;
 
 const TIME: Duration = Duration::from_secs(5);
 

@@ -18,10 +18,6 @@ use crate::wire::*;
 
 /// Sends a message of several packets from two SGEs to two SGEs. The receiver sleeps until the
 /// completion event.
-// abi
-// abi
-// abi, R-1143
-// abi: R-1144, R-1147, R-1148, R-1149, R-1157
 #[test]
 fn a_send_wakes_its_receiver() {
     between(|mut a, mut b| {
@@ -36,15 +32,19 @@ fn a_send_wakes_its_receiver() {
         let from = [a.region.sge(7, 4097), a.region.sge(7 + 4097, 904)];
         a.post_send(&send.with(&from));
 
+        // abi: R-560, R-1147
         assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
         b.recv_cq.told();
         let received = Cqe::received(b.qpn(), 0x1122_3344_5566_7788, 5001);
         assert_eq!(only(&mut b.recv_cq), received);
+        // abi
         b.region
             .expect(&[(8000, &message[..1001]), (2000, &message[1001..])]);
         let sent = Cqe::sent(a.qpn(), 0x99aa_bbcc_ddee_ff00, opcode::SEND, 5001);
+        // abi: R-1157
         assert_eq!(only(&mut a.send_cq), sent);
         for side in [&mut a, &mut b] {
+            // abi: R-121
             assert_eq!(side.destroy(command::DESTROY_PD, side.pd), Err(EBUSY));
             let cqn = side.recv_cq.number;
             assert_eq!(side.destroy(command::DESTROY_CQ, cqn), Err(EBUSY));
@@ -55,11 +55,11 @@ fn a_send_wakes_its_receiver() {
 }
 
 /// Rings wrap several times. Messages have inline data, and every third message is signaled.
-// abi
 #[test]
 fn rings_go_round() {
     between(|mut a, mut b| {
         let send = |number: u32| {
+            // abi: R-181
             let flags = if number % 3 == 2 { SIGNALED } else { 0 };
             Send::new(opcode::SEND, number.into()).flags(flags)
         };
@@ -72,12 +72,15 @@ fn rings_go_round() {
             let received = only(&mut b.recv_cq);
             assert_eq!((received.wr_id, received.status), (number.into(), SUCCESS));
             b.rq.done += 1;
+            // abi: R-707
             if number % 3 == 2 {
                 let sent = only(&mut a.send_cq);
+                // abi: R-708
                 assert_eq!((sent.wr_id, sent.status), (number.into(), SUCCESS));
                 a.sq.done += 3;
             }
         }
+        // abi: R-501
         b.region.expect(&[(0, &pattern(3 * DEPTH * INLINE_LEN))]);
         a.end();
         b.end();
@@ -113,7 +116,6 @@ fn an_event_is_sent_for_what_was_asked() {
 }
 
 /// A WRITE with immediate data writes to its remote address, and completes a receive without SGEs.
-// abi, R-1157
 #[test]
 fn a_write_with_immediate_data() {
     between(|mut a, mut b| {
@@ -121,19 +123,25 @@ fn a_write_with_immediate_data() {
         a.region.write(LEN - 6000, &message);
         b.post_receive(&receive(5, &[]));
         let immediate = [0xca, 0xfe, 0xba, 0xbe];
+        // abi: R-614
         let write = Send::new(opcode::RDMA_WRITE_WITH_IMM, 6)
             .to(b.region.address + 11, b.region.rkey)
             .ex(immediate);
         a.post_send(&write.with(&[a.region.sge(LEN - 6000, 6000)]));
         let received = Cqe {
+            // abi: R-684
             opcode: RECEIVED_WRITE as u8,
+            // abi: R-687
             ex: immediate,
+            // abi: R-696
             wc_flags: WITH_IMM,
             ..Cqe::received(b.qpn(), 5, 6000)
         };
         assert_eq!(only(&mut b.recv_cq), received);
+        // abi: R-653
         b.region.expect(&[(11, &message)]);
         let sent = Cqe::sent(a.qpn(), 6, opcode::RDMA_WRITE_WITH_IMM, 6000);
+        // abi: R-1157
         assert_eq!(only(&mut a.send_cq), sent);
         a.end();
         b.end();
@@ -260,7 +268,6 @@ fn a_reset_destroys_all_objects() {
 
 /// A WRITE with a wrong R_Key writes nothing and moves both QPs to ERR. A CQE reports this to the
 /// requester, and an event to the responder. All other work requests of both sides are flushed.
-// abi, R-1151
 #[test]
 fn a_wrong_key_ends_both_qps() {
     between(|mut a, mut b| {
@@ -271,16 +278,22 @@ fn a_wrong_key_ends_both_qps() {
             .flags(0);
         a.post_send(&write.with(&[a.region.sge(0, 100)]));
         let failed = a.send_cq.wait();
+        // abi: R-722
         assert_eq!(failed.failure(), (2, REM_ACCESS_ERR, a.qpn(), false));
+        // abi: R-589
         assert_eq!(b.driver.sleep(), (QP_ACCESS_ERR, QP_COOKIE));
         let flushed = only(&mut b.recv_cq);
+        // abi
         assert_eq!(flushed.failure(), (1, WR_FLUSH_ERR, b.qpn(), true));
         for side in [&mut a, &mut b] {
+            // abi: R-204, R-1151
             assert_eq!(side.state(), Ok(state::ERR));
         }
         a.post_send(&write.with(&[]));
         let flushed = only(&mut a.send_cq);
+        // abi: R-734
         assert_eq!(flushed.failure(), (2, WR_FLUSH_ERR, a.qpn(), false));
+        // abi: R-280
         b.region.expect(&[]);
         a.end();
         b.end();

@@ -21,16 +21,24 @@ const OPTIONS: Options = Options {
 
 /// The datagram member of a WQE's union. Unused fields are not 0.
 fn to(qpn: u32, qkey: u32, gid: &[u8; 16], mac: &[u8; 6]) -> Fields {
+    // abi
     Fields::default()
+        // abi: R-771
         .le32(qpn)
         .le32(qkey)
+        // abi: R-785
         .le32(99) // port
         .le32(99) // pdn
+        // abi: R-777
         .le32((3 << 28) | (0x21 << 20) | 0x5_4321)
+        // abi: R-778
         .raw(gid)
+        // abi: R-779
         .u8(GID_INDEX as u8)
         .u8(99) // static_rate
+        // abi: R-781
         .u8(55) // hop_limit
+        // abi: R-782
         .raw(mac)
         .raw(&[99; 6])
 }
@@ -40,17 +48,17 @@ fn arrives(a: &Endpoint, b: &mut Endpoint, dgid: &[u8; 16], payload: &[u8]) -> C
     let cqe = only(&mut b.recv_cq);
     let header = b.region.extent.read(OFFSET, 40);
     // The first 4 bytes are version, traffic class and flow label.
+    // abi: R-784
     assert_eq!(header[..4], [0x62, 0x15, 0x43, 0x21]);
     assert_eq!(header[7], 55);
     assert_eq!(header[8..24], a.gid);
     assert_eq!(header[24..], *dgid);
+    // abi: R-679
     b.region.expect(&[(0, &header), (40, payload)]);
     cqe
 }
 
 /// The receive buffer begins with the network header, and the CQE has the sender's QPN.
-// abi
-// abi
 #[test]
 fn a_datagram_names_its_sender() {
     apart(OPTIONS, OPTIONS, |mut a, mut b| {
@@ -61,6 +69,7 @@ fn a_datagram_names_its_sender() {
         a.region.write(0, &payload);
         let from = [a.region.sge(0, 700)];
         // The first datagram has a wrong Q_Key, so it is not delivered to b.
+        // abi: R-772
         for (wr_id, qkey) in [(2, QKEY + 1), (3, QKEY)] {
             let send = Send::new(opcode::SEND_WITH_IMM, wr_id)
                 .member(to(b.qpn(), qkey, &b.gid, &b.mac))
@@ -72,9 +81,13 @@ fn a_datagram_names_its_sender() {
         let dgid = b.gid;
         let received = Cqe {
             ex: [1, 2, 3, 4],
+            // abi: R-689
             src_qp: a.qpn(),
+            // abi
             wc_flags: GRH | WITH_IMM | WITH_NETWORK_HDR_TYPE,
+            // abi: R-704
             sl: 9,
+            // abi: R-686
             ..Cqe::received(b.qpn(), 1, 740)
         };
         assert_eq!(arrives(&a, &mut b, &dgid, &payload), received);
@@ -84,13 +97,14 @@ fn a_datagram_names_its_sender() {
 }
 
 /// Each member of a group, including the sender, receives its datagrams until it leaves.
-// abi
 #[test]
 fn a_group_receives() {
     apart(OPTIONS, OPTIONS, |mut a, mut b| {
         let group = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
+        // abi: R-804
         let mac = [0x33, 0x33, 1, 2, 3, 4];
         let member = |side: &mut Endpoint, command| {
+            // abi: R-800
             let request = Fields::default().le32(side.qpn()).raw(&group);
             side.driver.command(command, &request.0, 0).unwrap();
         };
@@ -99,13 +113,18 @@ fn a_group_receives() {
             member(side, command::ATTACH_MCAST);
             side.post_receive(&receive(1, &[side.region.sge(0, 100)]));
         }
+        // abi: R-802
         let send = Send::new(opcode::SEND, 2).member(to(0xff_ffff, QKEY, &group, &mac));
         a.post_send(&send.clone().inline(&[7; 20]));
         assert_eq!(only(&mut a.send_cq).status, SUCCESS);
+        // abi: R-811
         let cqe = arrives(&a, &mut b, &group, &[7; 20]);
+        // abi: R-812
         assert_eq!((cqe.wr_id, cqe.src_qp, cqe.byte_len), (1, a.qpn(), 60));
+        // abi: R-813
         assert_eq!(only(&mut a.recv_cq).src_qp, a.qpn());
 
+        // abi: R-801
         member(&mut b, command::DETACH_MCAST);
         for side in [&mut a, &mut b] {
             side.post_receive(&receive(3, &[side.region.sge(0, 100)]));

@@ -97,8 +97,10 @@ impl Driver {
         let memory = Memory::new();
         let mut function = Function::new(socket, &memory, 2);
         let identity = function.configuration(0, 4);
+        // abi: R-9
         assert_eq!(identity, [0xf4, 0x1a, 0x6a, 0x10], "vendor and device ID");
         let is_doorbells = |region: &&(u8, Window)| region.0 == DOORBELLS;
+        // abi: R-1143
         let doorbells = function.shared.iter().find(is_doorbells).unwrap().1;
         let mut driver = Driver {
             features: wanted | REQUIRED,
@@ -300,9 +302,11 @@ impl Driver {
         assert!(written > 0, "no response byte");
         let bytes = self.memory.read(response, written as usize);
         if bytes[0] != 0 {
+            // abi: R-104
             assert_eq!(written, 1, "length of an error of {command}");
             return Err(bytes[0]);
         }
+        // abi: R-100
         assert_eq!(written, 1 + room, "length of a response to {command}");
         Ok(bytes[1..].to_vec())
     }
@@ -325,11 +329,13 @@ impl Driver {
     pub fn event(&mut self) -> Option<(u32, u64)> {
         loop {
             let (buffer, written) = self.events.take()?;
+            // abi: R-1144
             assert_eq!(written, EVENT);
             let at = self.event_buffer(buffer);
             let bytes = self.memory.read(at, EVENT as usize);
             self.offer_event_buffer(buffer);
             self.notify(EVENTS, self.events_notify);
+            // abi: R-544
             let kind = le32(&bytes, 0);
             assert_eq!(le32(&bytes, 4), 0, "reserved");
             if kind != PORT_ACTIVE && kind != PORT_ERR {
@@ -351,7 +357,7 @@ impl Driver {
         });
     }
 
-    /// Sleeps until the interrupt of the next event, and returns the event.
+    /// Returns the next event. Waits for the interrupt if there is no event.
     pub fn sleep(&mut self) -> (u32, u64) {
         loop {
             if let Some(event) = self.event() {

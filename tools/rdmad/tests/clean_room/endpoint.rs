@@ -82,6 +82,7 @@ impl Endpoint {
         let mac = identity(&mut driver);
         let gid = link_local(mac);
         let mtu = active_mtu(&mut driver);
+        // abi: R-1148
         add_gid(&mut driver, gid).unwrap();
         let pd = driver.command(command::CREATE_PD, &[], 4).unwrap();
         let pd = le32(&pd, 0);
@@ -129,6 +130,7 @@ impl Endpoint {
             None => request.le32(0).le32(0),
             Some(srq) => request.le32(1 << 2).le32(srq.number),
         };
+        // abi: R-508
         request = request.zeroes(66).raw(&self.sq.ring.place(&sq_list));
         request = match &self.srq {
             None => request.raw(&self.rq.ring.place(&rq_list)),
@@ -268,6 +270,7 @@ pub fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> Completi
 
 /// The request of CREATE_CQ without its reserved bytes.
 pub fn cq_request(place: &[u8], cqe: u32, flags: u32, cookie: u64) -> Fields {
+    // abi: R-507
     let request = Fields::default().le32(cqe).le32(flags).raw(place);
     request.le32(0).le32(1).le64(cookie)
 }
@@ -275,6 +278,7 @@ pub fn cq_request(place: &[u8], cqe: u32, flags: u32, cookie: u64) -> Fields {
 fn shared_queue(driver: &mut Driver, pd: u32, depth: u8) -> SharedQueue {
     let mut srq = SharedQueue::new(&driver.memory, SHARED_DEPTH, RECEIVE_SHIFT, depth);
     let list = srq.ring.list();
+    // abi: R-561
     let request = Fields::default()
         .le32(pd)
         .le32(SHARED_DEPTH)

@@ -11,6 +11,7 @@ use std::process::Command;
 use rustix::fs::ftruncate;
 use rustix::fs::memfd_create;
 use rustix::fs::MemfdFlags;
+use testkit::skipped;
 
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
@@ -19,7 +20,6 @@ use crate::endpoint::PLAIN;
 use crate::memory::PAGE;
 use crate::process::Daemon;
 use crate::region::access_flags;
-use crate::skipped::skipped;
 use crate::wire::*;
 
 /// DMA address of the memory that the monitor takes away.

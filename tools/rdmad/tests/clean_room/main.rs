@@ -4,7 +4,7 @@
 //! and its parts. On purpose these drivers share no code with `rust/shared/abi`, `rust/shared/ring`
 //! and the drivers of other tests: `wire.rs` has a second copy of all numbers and layouts. So these
 //! tests find mistakes that the device and the project's own driver have in common. Do not import
-//! those crates here.
+//! those crates here, and of `testkit` only what is no driver.
 
 mod beside_waiters;
 mod connection;
@@ -13,8 +13,10 @@ mod ctl;
 mod datagrams;
 mod driver;
 mod endpoint;
+mod events;
 mod keys;
 mod lost;
+mod many;
 mod memory;
 mod modify;
 mod operations;
@@ -25,8 +27,6 @@ mod process;
 mod queues;
 mod region;
 mod rings;
-#[path = "../../testing/skipped.rs"]
-mod skipped;
 mod tenants;
 mod virtqueue;
 mod virtqueue_mode;

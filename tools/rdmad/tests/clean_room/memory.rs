@@ -129,13 +129,16 @@ impl Extent {
     /// Writes a page list of the extent. With `depth` 0 the list is flat; with `depth` 1 it is a
     /// directory with one block.
     pub fn list(&self, depth: u8) -> PageList {
+        // abi: R-1149
         let list = self.memory.page() + if depth == 0 { UNALIGNED } else { 0 };
+        // abi: R-309
         for (at, page) in (list..).step_by(8).zip(&self.pages) {
             self.memory.write(at, &page.to_le_bytes());
         }
         let memory = Rc::clone(&self.memory);
         let mut pages = vec![list];
         if depth == 1 {
+            // abi: R-310
             let directory = memory.page() + UNALIGNED;
             memory.write(directory, &list.to_le_bytes());
             pages.insert(0, directory);
@@ -160,6 +163,7 @@ impl PageList {
 impl Drop for PageList {
     /// Overwrites the list, so that a device which reads it later finds invalid addresses.
     fn drop(&mut self) {
+        // abi
         for page in &self.pages {
             let len = PAGE - page % PAGE;
             self.memory.write(*page, &vec![0xff; len as usize]);

@@ -27,6 +27,7 @@ pub fn modify(
 ) -> Result<(), u8> {
     let mut attrs = *attrs;
     attrs[0] = state;
+    // abi: R-214
     let request = Fields::default().le32(qpn).le32(mask | STATE).raw(&attrs);
     driver.command(command::MODIFY_QP, &request.0, 0).map(drop)
 }
@@ -50,12 +51,14 @@ pub fn to_init(driver: &mut Driver, qpn: u32) {
 /// Moves a QP from INIT to RTR, with the required attributes only.
 pub fn to_rtr(driver: &mut Driver, qpn: u32, peer: Peer, peer_psn: u32) {
     let mut attrs = [0; 129];
+    // abi: R-217
     attrs[2] = peer.mtu;
     attrs[8..12].copy_from_slice(&peer_psn.to_le_bytes());
     attrs[16..20].copy_from_slice(&peer.qpn.to_le_bytes());
     attrs[31] = 4; // max_dest_rd_atomic
     attrs[32] = 12; // min_rnr_timer: 0.64 ms
     attrs[63..96].copy_from_slice(&path(&peer));
+    // abi: R-260
     let mask = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     modify(driver, qpn, state::RTR, mask, &attrs).unwrap();
 }
@@ -75,6 +78,7 @@ pub fn to_rts(driver: &mut Driver, qpn: u32, psn: u32) {
 
 /// The address handle attributes of the path to a peer.
 fn path(peer: &Peer) -> Vec<u8> {
+    // abi
     Fields::default()
         .raw(&peer.gid)
         .le32(0)

@@ -19,15 +19,16 @@ fn aligned(address: u64) -> (u64, u32) {
 }
 
 /// A READ returns the bytes of an earlier WRITE. The READ has a fence.
-// abi
 #[test]
 fn a_write_is_read_back() {
     between(|mut a, b| {
         let message = pattern(4500);
         a.region.write(0, &message);
         let (there, rkey) = (b.region.address + 3000, b.region.rkey);
+        // abi: R-613
         let write = Send::new(opcode::RDMA_WRITE, 1).to(there, rkey).flags(0);
         a.post_send(&write.with(&[a.region.sge(0, 4500)]));
+        // abi: R-617
         let read = Send::new(opcode::RDMA_READ, 2).to(there, rkey);
         a.post_send(
             &read
@@ -37,6 +38,7 @@ fn a_write_is_read_back() {
         let done = Cqe::sent(a.qpn(), 2, opcode::RDMA_READ, 4500);
         assert_eq!(only(&mut a.send_cq), done);
         b.region.expect(&[(3000, &message)]);
+        // abi
         a.region.expect(&[
             (0, &message),
             (9000, &message[..1000]),
@@ -49,7 +51,6 @@ fn a_write_is_read_back() {
 
 /// Atomic operations return the original value. COMPARE_SWAP swaps only if the original value
 /// equals the expected one.
-// abi
 #[test]
 fn atomic_operations() {
     between(|mut a, b| {
@@ -57,12 +58,16 @@ fn atomic_operations() {
         b.region.write(offset, &100u64.to_ne_bytes());
         let rkey = b.region.rkey;
         let atomic = |opcode, operand: u64, swap| {
+            // abi
             let fields = Fields::default().le64(word).le64(operand);
+            // abi
             Send::new(opcode, 7).member(fields.le64(swap).le32(rkey))
         };
         let (add, swap) = (opcode::ATOMIC_FETCH_AND_ADD, opcode::ATOMIC_CMP_AND_SWP);
         for (opcode, operand, with, before, after) in [
+            // abi: R-619
             (add, 11, 0, 100u64, 111u64),
+            // abi: R-618
             (swap, 5, 1000, 111, 111),
             (swap, 111, 1 << 50, 111, 1 << 50),
             (add, u64::MAX, 0, 1 << 50, (1 << 50) - 1),
@@ -71,7 +76,9 @@ fn atomic_operations() {
             a.post_send(&atomic(opcode, operand, with).with(&[into]));
             let done = Cqe::sent(a.qpn(), 7, opcode, 8);
             assert_eq!(only(&mut a.send_cq), done);
+            // abi: R-668
             a.region.expect(&[(16, &before.to_ne_bytes())]);
+            // abi
             b.region.expect(&[(offset, &after.to_ne_bytes())]);
         }
         a.end();
@@ -98,8 +105,6 @@ fn an_atomic_operation_is_aligned() {
 }
 
 /// The bytes of an atomic WRITE are in the WQE. A FLUSH completes when written bytes are visible.
-// abi
-// abi: R-753
 #[test]
 fn atomic_writes_and_flushes() {
     let options = Options {
@@ -110,17 +115,27 @@ fn atomic_writes_and_flushes() {
         let (word, offset) = aligned(b.region.address);
         let rkey = b.region.rkey;
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        // abi
         let fields = Fields::default().le64(word).raw(&bytes).le32(rkey);
+        // abi: R-625
         let write = Send::new(opcode::ATOMIC_WRITE, 1).member(fields).flags(0);
         a.post_send(&write.with(&[]));
+        // abi
         for (level, length) in [(0, LEN), (1, 77)] {
+            // abi: R-741
             let fields = Fields::default()
+                // abi: R-742
                 .le64(b.region.address)
+                // abi: R-743
                 .le32(length)
+                // abi: R-744
                 .le32(rkey)
+                // abi: R-745
                 .u8(1) // GLOBAL
+                // abi: R-746
                 .u8(level)
                 .zeroes(24);
+            // abi: R-624
             let flush = Send::new(opcode::FLUSH, 2).member(fields);
             a.post_send(&flush.with(&[]));
             let done = Cqe::sent(a.qpn(), 2, opcode::FLUSH, 0);

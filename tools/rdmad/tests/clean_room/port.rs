@@ -15,15 +15,19 @@ pub const GID_INDEX: u16 = 3;
 pub fn identity(driver: &mut Driver) -> [u8; 6] {
     let fields = [(0, 4), (4, 8), (32, 8)];
     let values = driver.config(&fields);
+    // abi: R-80
     assert_eq!(le32(&values[0], 0), 1, "ports");
+    // abi: R-85
     assert_ne!(values[2][1] & (1 << 4), 0, "pages of 4 KiB");
     if driver.features & RING_ADDR != 0 {
         let fields = driver.config(&[(128, 4), (136, 4), (144, 4), (148, 4)]);
         let limits = fields.iter().map(|field| le32(field, 0));
         let least = [1, DEPTH, DEPTH, INLINE_LEN];
+        // abi: R-87
         assert!(limits.zip(least).all(|(limit, least)| limit >= least));
     }
     let guid = &values[1];
+    // abi: R-81
     assert_eq!(guid[3..5], [0xff, 0xfe]);
     [guid[0] ^ 2, guid[1], guid[2], guid[5], guid[6], guid[7]]
 }
@@ -50,6 +54,7 @@ pub fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
 pub fn active_mtu(driver: &mut Driver) -> u8 {
     let pkey = Fields::default().le32(1).le16(0);
     let pkey = driver.command(command::QUERY_PKEY, &pkey.0, 2);
+    // abi: R-151
     assert_eq!(pkey, Ok(vec![0xff, 0xff]));
     until("the link", || {
         let port = driver.command(command::QUERY_PORT, &[1], 161).unwrap();

@@ -60,7 +60,6 @@ fn query_srq(b: &mut Endpoint) -> (u32, u32, u32) {
 
 /// Receives of an SRQ are consumed in the order in which they were posted, whatever the order of
 /// their slots. An event reports that fewer receives than the limit are left.
-// abi
 #[test]
 fn a_shared_queue_tells_its_limit() {
     connected(PLAIN, SHARED, |mut a, mut b| {
@@ -69,19 +68,25 @@ fn a_shared_queue_tells_its_limit() {
             for number in 0..SHARED_DEPTH.into() {
                 post(&mut b, 8 * round + number);
             }
+            // abi
             let limit = Fields::default().le32(srqn).le32(1 << 1).le32(0).le32(3);
             modify_srq(&mut b, limit.zeroes(40));
+            // abi: R-563
             assert_eq!(query_srq(&mut b), (SHARED_DEPTH, 2, 3));
             for number in 8 * round..8 * round + 8 {
+                // abi: R-565
                 assert_eq!(exchange(&mut a, &mut b, number), number);
             }
+            // abi: R-568
             assert_eq!(b.driver.sleep(), (SRQ_LIMIT_REACHED, SRQ_COOKIE));
             assert_eq!(query_srq(&mut b), (SHARED_DEPTH, 2, 0));
         }
         let numbers: Vec<u8> = (0..24u64).flat_map(u64::to_le_bytes).collect();
         b.region.expect(&[(0, &numbers)]);
+        // abi: R-571
         assert_eq!(b.destroy(command::DESTROY_SRQ, srqn), Err(EBUSY));
         b.modify(state::ERR, 0, &[0; 129]).unwrap();
+        // abi: R-567
         assert_eq!(b.driver.sleep(), (QP_LAST_WQE_REACHED, QP_COOKIE));
         a.end();
         b.end();
@@ -123,7 +128,6 @@ fn a_shared_queue_grows() {
 
 /// A CQ is moved to another ring while it holds completions and is armed. The first completion in
 /// the new ring triggers the event.
-// abi
 #[test]
 fn a_cq_moves() {
     let options = Options {
@@ -141,20 +145,24 @@ fn a_cq_moves() {
         b.recv_cq.arm(&mut b.driver, rings::NEXT);
         let ring = b.recv_cq.another(4 * DEPTH);
         let list = ring.list();
+        // abi: R-578
         let request = Fields::default()
             .le32(b.recv_cq.number)
             .le32(4 * DEPTH)
             .raw(&ring.place(&list));
         let end = b.driver.command(command::RESIZE_CQ, &request.0, 4);
         let end = le32(&end.unwrap(), 0);
+        // abi: R-579
         assert_eq!(end, 3);
         let held = b.recv_cq.moves(&mut b.driver, ring, end);
         let ids: Vec<u64> = held.iter().map(|cqe| cqe.wr_id).collect();
         assert_eq!(ids, [0, 1, 2]);
         assert_eq!(b.driver.event(), None);
         send(&mut a, 3);
+        // abi: R-581
         assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
         b.recv_cq.told();
+        // abi: R-580
         assert_eq!(only(&mut b.recv_cq).wr_id, 3);
         a.end();
         b.end();

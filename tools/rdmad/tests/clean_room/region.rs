@@ -39,6 +39,7 @@ impl Region {
         let has_page_size = driver.features & MR_PAGES != 0;
         // With page sizes, `address` determines the offset in the first page; without page sizes,
         // `start` does.
+        // abi
         let (start, address) = match has_page_size {
             true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
             false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),
@@ -47,6 +48,7 @@ impl Region {
         let bind = if has_windows { MW_BIND } else { 0 };
         let depth = if has_page_size { depth } else { 0 };
         let list = extent.list(depth);
+        // abi: R-271
         let mut request = Fields::default()
             .le32(pd)
             .le32(LOCAL_WRITE | bind | access_flags(driver.features))
@@ -56,6 +58,7 @@ impl Region {
             .le64(list.address())
             .le32(extent.pages.len() as u32);
         if has_page_size {
+            // abi: R-305
             request = request.u8(12).u8(depth).zeroes(52);
         }
         let response = driver

@@ -33,6 +33,7 @@ impl Ring {
     /// A ring of `slots` slots of 2^`shift` bytes, followed by `more` bytes. Its page list
     /// has the depth `depth`.
     fn new(memory: &Rc<Memory>, slots: u32, shift: u8, more: u64, depth: u8) -> Ring {
+        // abi: R-500
         let extent = Extent::new(memory, (u64::from(slots) << shift) + more);
         Ring {
             extent,
@@ -49,6 +50,7 @@ impl Ring {
 
     /// Encodes the ring's page list and slots for a command.
     pub fn place(&self, list: &PageList) -> Vec<u8> {
+        // abi: R-506
         Fields::default()
             .le64(list.address())
             .le32(self.extent.pages.len() as u32)
@@ -61,12 +63,14 @@ impl Ring {
     }
 
     fn slot(&self, position: u32) -> u64 {
+        // abi: R-502
         u64::from(position % self.slots) << self.shift
     }
 
     /// DMA address of a word after the slots. Number 0 is the owner's position, 1 the device's
     /// position, 2 the arm word.
     fn word(&self, number: u64) -> u64 {
+        // abi: R-503
         let end = u64::from(self.slots) << self.shift;
         self.extent.at(end + 64 * number)
     }
@@ -107,6 +111,7 @@ impl WorkQueue {
     /// rest of its slot is filled with bytes other than 0.
     pub fn put(&mut self, wqe: &[u8]) {
         assert!(self.producer.wrapping_sub(self.done) < self.ring.slots);
+        // abi: R-649
         let mut slot = vec![0xa5; 1 << self.ring.shift];
         slot[..wqe.len()].copy_from_slice(wqe);
         let at = self.ring.slot(self.producer);
@@ -158,6 +163,7 @@ impl SharedQueue {
     pub fn post(&mut self, wqe: &[u8]) {
         self.put(self.producer, wqe);
         self.producer = self.producer.wrapping_add(1);
+        // abi: R-572
         self.ring.store_owner(self.producer);
     }
 
@@ -165,8 +171,10 @@ impl SharedQueue {
         let slots = self.ring.slots;
         let slot = (position % slots) ^ 1;
         self.ring.extent.write(self.ring.slot(slot), wqe);
+        // abi: R-503
         let order = (u64::from(slots) << self.ring.shift) + 128;
         let entry = order + 2 * u64::from(position % slots);
+        // abi: R-502
         self.ring.extent.write(entry, &(slot as u16).to_le_bytes());
     }
 
@@ -186,7 +194,6 @@ impl SharedQueue {
     }
 }
 
-/// A completion queue.
 pub struct CompletionQueue {
     pub ring: Ring,
     /// Handle of the CQ.
@@ -259,6 +266,7 @@ impl CompletionQueue {
 
     fn ask(&mut self, kind: u64, position: u32) {
         self.asked = Some((kind, position));
+        // abi: R-553
         let word = (self.sequence << 34) | (kind << 32) | u64::from(position);
         let memory = &self.ring.extent.memory;
         memory.store(self.ring.word(2), word.to_le());

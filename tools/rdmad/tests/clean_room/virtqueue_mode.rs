@@ -67,6 +67,7 @@ impl Queue {
             is_writable,
         };
         let rest = piece(address + u64::from(part), len - part);
+        // abi: R-895
         self.ring.offer(head, &[piece(address, part), rest]);
         self.offered += 1;
     }
@@ -75,6 +76,7 @@ impl Queue {
     fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
         let address = self.buffer(self.offered * 2 % ENTRIES);
         driver.memory.write(address, wqe);
+        // abi
         self.offer(11, wqe.len() as u32 + 9, false);
         driver.notify(self.index, self.notify);
     }
@@ -82,14 +84,17 @@ impl Queue {
     /// Asserts that the device has returned the oldest work request's buffer. The device must
     /// return the buffer before the driver can see the completion.
     fn is_given_back(&mut self) {
+        // abi: R-900
         assert!(matches!(self.ring.take(), Some((_, 0))));
     }
 
     /// Polls a CQ, and makes the buffer of the completion available again.
     fn poll(&mut self, driver: &mut Driver) -> Option<Cqe> {
         let (head, written) = self.ring.take()?;
+        // abi: R-902
         assert_eq!(written as usize, Cqe::SIZE);
         let cqe = Cqe::new(&driver.memory.read(self.buffer(head), Cqe::SIZE));
+        // abi: R-894
         self.offer(20, Cqe::SIZE as u32, true);
         driver.notify(self.index, self.notify);
         Some(cqe)
@@ -121,16 +126,20 @@ impl Side {
         let pd = le32(&driver.command(command::CREATE_PD, &[], 4).unwrap(), 0);
         let region = Region::new(&mut driver, pd, 0);
         let cqs = [0, 1].map(|cqn| {
+            // abi: R-23
             let mut cq = Queue::new(&mut driver, 1 + cqn);
             for _ in 0..ENTRIES / 2 {
                 cq.offer(20, Cqe::SIZE as u32, true);
             }
+            // abi: R-165
             let request = Fields::default().le32(u32::from(ENTRIES) / 2);
             let made = driver.command(command::CREATE_CQ, &request.0, 4);
+            // abi: R-166
             assert_eq!(le32(&made.unwrap(), 0), u32::from(cqn));
             cq
         });
         let max_cq = le32(&driver.config(&[(68, 4)])[0], 0) as u16;
+        // abi: R-24
         let sq = Queue::new(&mut driver, max_cq + 2 * Self::QPN - 1);
         let rq = Queue::new(&mut driver, max_cq + 2 * Self::QPN);
         let qpn = Self::QPN.into();
@@ -149,6 +158,7 @@ impl Side {
     }
 
     fn create_qp(&mut self) -> Result<(), u8> {
+        // abi: R-170
         let request = Fields::default()
             .le32(self.pd)
             .u8(RC)
@@ -162,6 +172,7 @@ impl Side {
             .le32(0);
         let request = request.zeroes(66);
         let made = self.driver.command(command::CREATE_QP, &request.0, 4)?;
+        // abi: R-880
         assert_eq!(le32(&made, 0), u32::from(Self::QPN));
         Ok(())
     }
@@ -175,6 +186,7 @@ impl Side {
 
     /// Requests an interrupt for the next completion of a CQ.
     fn ask(&mut self, cqn: u32) {
+        // abi
         let request = Fields::default().le32(cqn).le32(1 << 1);
         let asked = self.driver.command(command::REQ_NOTIFY_CQ, &request.0, 0);
         asked.unwrap();
@@ -188,8 +200,6 @@ impl Side {
 
 /// A message wakes its receiver. After a QP was destroyed and its virtqueues were reset, its number
 /// is reused.
-// abi
-// abi
 #[test]
 fn a_message_by_virtqueues() {
     for path in ["direct", "wire"] {
@@ -209,6 +219,7 @@ fn a_message_by_virtqueues() {
             let send = Send::new(opcode::SEND, 2).with(&from);
             a.sq.post(&mut a.driver, &send);
 
+            // abi: R-914
             b.driver.await_interrupt();
             let received = b.cqs[1].poll(&mut b.driver).unwrap();
             b.rq.is_given_back();
@@ -221,11 +232,13 @@ fn a_message_by_virtqueues() {
             // RESET returns the buffer of an unused receive without a completion.
             b.rq.post(&mut b.driver, &receive(3, &[]));
             modify(&mut b.driver, b.peer.qpn, state::RESET, 0, &[0; 129]).unwrap();
+            // abi: R-901
             b.rq.is_given_back();
             assert_eq!(b.cqs[1].poll(&mut b.driver), None);
             for side in [&mut a, &mut b] {
                 let qpn = side.peer.qpn;
                 side.destroy(command::DESTROY_QP, qpn).unwrap();
+                // abi
                 assert_eq!(side.create_qp(), Err(ENOMEM));
                 for queue in [&mut side.sq, &mut side.rq] {
                     side.driver.reset_queue(queue.index);

@@ -4,8 +4,9 @@
 
 use crate::ctl::{done, refused};
 use crate::daemon_with;
-use crate::endpoint::Endpoint;
+use crate::driver::EVENT;
 use crate::endpoint::PLAIN;
+use crate::endpoint::{completion_queue, Endpoint};
 use crate::only;
 use crate::pattern;
 use crate::wire::*;
@@ -58,9 +59,42 @@ fn a_qp_that_hangs_is_explained() {
         assert_eq!(only(&mut a.send_cq).wr_id, 1);
         assert_eq!(done(dir, &["qp", "a", "--why", "0"]), "");
 
+        let json = done(dir, &["--json", "workers"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let workers = json["workers"].as_array().unwrap();
+        let longest = |worker: &serde_json::Value| worker["longest_turn"].as_u64();
+        assert!(
+            workers.iter().any(|worker| longest(worker) > Some(0)),
+            "{json}"
+        );
+
+        let cqs = done(dir, &["cq", "a"]);
+        assert!(cqs.contains("completions 1, "), "{cqs}");
+        assert!(cqs.lines().all(|line| line.starts_with("cqn ")), "{cqs}");
+        assert!(cqs.contains(", live, "), "{cqs}");
+        let mrs = done(dir, &["mr", "b"]);
+        assert!(mrs.contains(", access LOCAL_WRITE"), "{mrs}");
+        assert_eq!(done(dir, &["srq", "a"]), "");
+        let error = refused(dir, &["mr", "b", "0xfffffe00"]);
+        assert!(
+            error.contains("port b has no MR with key 4294966784"),
+            "{error}"
+        );
+
         let error = refused(dir, &["qp", "a", "16000000"]);
         assert!(error.contains("port a has no QP 16000000"), "{error}");
         let error = refused(dir, &["qp", "c"]);
         assert!(error.contains("there is no port \"c\""), "{error}");
+
+        // An event queue whose buffers are too short for an event.
+        a.driver.initialize_with(EVENT - 1);
+        completion_queue(&mut a.driver, 0, 7).demand(&mut a.driver);
+        a.driver.await_failure();
+        let events = done(dir, &["events", "a"]);
+        let (_, why) = events.split_once("port failed: ").expect(&events);
+        let why = why.trim_end();
+        let ports = done(dir, &["ports"]);
+        assert!(ports.contains(" failed "), "{ports}");
+        assert!(ports.contains(&format!("failed: {why}\n")), "{ports}");
     }
 }

@@ -204,12 +204,14 @@ pub struct Sge {
 }
 
 fn with_sges(header: Fields, sges: &[Sge]) -> Vec<u8> {
+    // abi: R-608
     let add = |wqe: Fields, sge: &Sge| wqe.le64(sge.address).le32(sge.length).le32(sge.lkey);
     sges.iter().fold(header, add).0
 }
 
 /// The WQE of a receive.
 pub fn receive(wr_id: u64, sges: &[Sge]) -> Vec<u8> {
+    // abi: R-672
     let header = Fields::default().le32(sges.len() as u32).le64(wr_id);
     with_sges(header, sges)
 }
@@ -239,6 +241,7 @@ impl Send {
 
     /// Sets the remote address and R_Key.
     pub fn to(self, address: u64, rkey: u32) -> Send {
+        // abi
         self.member(Fields::default().le64(address).le32(rkey))
     }
 
@@ -262,6 +265,7 @@ impl Send {
 
     /// Encodes the header. The bytes of the union after its member are not 0.
     fn header(&self, num_sge: usize) -> Fields {
+        // abi: R-600
         let mut header = Fields::default()
             .le32(num_sge as u32)
             .le32(self.flags)
@@ -281,6 +285,7 @@ impl Send {
     /// Encodes the WQE with inline data.
     pub fn inline(self, payload: &[u8]) -> Vec<u8> {
         let flags = self.flags | INLINE;
+        // abi: R-641
         let described = Sge {
             address: 0,
             length: payload.len() as u32,
@@ -331,6 +336,7 @@ impl Cqe {
     }
 
     pub fn new(bytes: &[u8]) -> Cqe {
+        // abi: R-681
         Cqe {
             wr_id: le64(bytes, 0),
             status: bytes[8],

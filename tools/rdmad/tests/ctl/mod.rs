@@ -45,6 +45,18 @@ pub fn ctl(dir: &Path, command: &[&str]) -> Output {
         .unwrap()
 }
 
+/// The status of the daemon whose status socket is `dir`/status.
+pub fn status(dir: &Path, more: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["status", "--socket"])
+        .arg(dir.join("status"))
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Runs a command that must succeed, and returns its output.
 pub fn done(dir: &Path, command: &[&str]) -> String {
     let output = ctl(dir, command);

@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use testkit::vfio::Driver;
 use virtio_rdma_abi::ctrl::ControlCommand;
 use virtio_rdma_abi::ctrl::RESPONSE_OK;
 use virtio_rdma_abi::wire::Wire;
 
-use crate::common::Driver;
 use crate::process::Daemon;
 
 /// Number of descriptors of the control queue.

@@ -52,7 +52,6 @@ struct Iocb {
     resfd: u32,
 }
 
-/// `struct io_event`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct IoEvent {

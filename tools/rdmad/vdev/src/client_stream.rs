@@ -236,7 +236,7 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         let stream = ClientStream::new(server).unwrap();
         let interrupt = marked(1);
-        // More than the socket holds, and nobody reads.
+        // More than the socket holds, and the client does not read.
         let sent = stream.send(&vec![0; 64 << 20], interrupt.as_fd());
         let error = sent.expect_err("there is no room");
         assert_eq!(error.kind(), io::ErrorKind::Interrupted);

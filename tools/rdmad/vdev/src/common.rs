@@ -48,7 +48,7 @@ pub const F_ACCESS_PLATFORM: u32 = 33;
 /// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver uses memory barriers as for a hardware
 /// device, which are stronger than those between CPUs.
 pub const F_ORDER_PLATFORM: u32 = 36;
-/// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
+/// Number of feature bit VIRTIO_F_RING_RESET: a single queue can be reset.
 pub const F_RING_RESET: u32 = 40;
 /// Features of the transport that are offered to the driver. F_ORDER_PLATFORM is not offered: this
 /// software device accesses memory like another CPU.
@@ -70,7 +70,6 @@ pub(crate) enum Action {
     ResetDone,
     /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
-    /// Reset a queue.
     ResetQueue(u16),
     /// Set the interrupt vector of a queue.
     SetQueueVector(u16, u16),
@@ -116,7 +115,6 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Registers of one queue.
 #[derive(Clone, Copy, Debug)]
 struct QueueRegisters {
     max_size: u16,

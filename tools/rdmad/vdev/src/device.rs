@@ -58,7 +58,7 @@ pub trait VirtioDevice: Send + Sync {
         let _ = why;
     }
 
-    /// The driver has reset queue `index` alone: earlier requests of the queue are void. Called by
+    /// The driver has reset only queue `index`: earlier requests of the queue are void. Called by
     /// the service thread.
     fn reset_queue(&self, index: u16) {
         let _ = index;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use budget::CallClock;
-use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
+use sandbox::contain;
 
 use crate::aio::Aio;
 use crate::common::{Action, CommonConfig, COMMON_LEN};
@@ -142,7 +142,6 @@ impl PciFunction {
         }
     }
 
-    /// Writes to a BAR.
     pub(crate) fn bar_write(&self, bar: u32, offset: u64, data: &[u8]) {
         match bar {
             pci::SHM_BAR if offset < self.shm_len => match *data {

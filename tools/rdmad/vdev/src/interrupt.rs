@@ -54,7 +54,7 @@ impl Eventfd {
         if target.as_os_str() != "anon_inode:[eventfd]" {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "an interrupt's file is no eventfd",
+                "an interrupt's file is not an eventfd",
             ));
         }
         Ok(Self(fd))

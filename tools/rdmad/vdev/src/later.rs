@@ -16,7 +16,7 @@ thread_local! {
     static DUE: RefCell<Vec<Arc<Virtqueue>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records that `queue`'s driver is to be interrupted.
+/// Records that the driver must be interrupted for `queue`.
 pub(crate) fn interrupt(queue: &Arc<Virtqueue>) {
     DUE.with_borrow_mut(|due| {
         if !due.iter().any(|other| Arc::ptr_eq(other, queue)) {

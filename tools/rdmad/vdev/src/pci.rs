@@ -71,7 +71,7 @@ const EXPRESS_LINK: usize = 0x0c;
 const EXPRESS_LINK_STATUS: usize = 0x12;
 /// Version 2, an endpoint.
 const EXPRESS_FLAGS: u16 = 2;
-/// The function can be reset alone; it reports errors by its role.
+/// The function has function-level reset and role-based error reporting.
 const EXPRESS_DEVICE_BITS: u32 = (1 << 28) | (1 << 15);
 /// A link of one lane with 2.5 GT/s, since some width and speed are required.
 const EXPRESS_LINK_BITS: u16 = 0x11;

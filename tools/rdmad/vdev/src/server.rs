@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use budget::CallClock;
-use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use sandbox::{Kind, Reserve, Task};
-use sockets::{Access, SocketPath};
+use sandbox::{contain, Kind, Reserve, Task};
+use sockets::{peer, Access, Peer, SocketPath};
 
 use crate::aio::Aio;
 use crate::function::PciFunction;
@@ -58,8 +56,8 @@ impl Listener {
         })
     }
 
-    /// A listener with a socket that another process has created. `path` is removed on drop. Only
-    /// `user` may connect, if that is given.
+    /// A listener with a socket that another process has created. `path` is removed on drop. If
+    /// `user` is given, only this user may connect.
     ///
     /// # Errors
     ///
@@ -291,13 +289,16 @@ impl Server {
             let Some(stream) = self.accept() else {
                 continue;
             };
-            match socket_peercred(&stream) {
-                Ok(peer) => log.info(format_args!(
-                    "client connected: process {}, user {}",
-                    peer.pid.as_raw_nonzero(),
-                    peer.uid.as_raw()
-                )),
-                Err(_) => log.info(format_args!("client connected")),
+            match peer(&stream) {
+                Ok(Peer { process, user }) => match process {
+                    Some(process) => log.info(format_args!(
+                        "client connected: process {process}, user {user}"
+                    )),
+                    None => log.info(format_args!(
+                        "client connected: a process of another PID namespace, user {user}"
+                    )),
+                },
+                Err(error) => log.info(format_args!("client connected: {error}")),
             }
             let served = contain(|| self.serve(stream));
             let served =

@@ -20,7 +20,6 @@ pub(crate) enum Task {
     Reset,
     /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
-    /// Reset a queue.
     ResetQueue(u16),
 }
 
@@ -118,8 +117,8 @@ impl Inbox {
         self.filled.notify_one();
     }
 
-    /// Waits for work. A failure has priority over tasks, and tasks over kicks: a driver that kicks
-    /// without end can still be reset.
+    /// Waits for work. A failure has priority over tasks, and tasks over kicks: a driver that never
+    /// stops kicking can still be reset.
     pub(crate) fn wait(&self) -> ServiceWork {
         let mut pending = self.pending.lock();
         loop {

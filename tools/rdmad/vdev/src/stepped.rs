@@ -36,7 +36,7 @@ impl SteppedFunction {
                 device,
                 space,
                 Arc::new(Aio::new()?),
-                // No signal takes long: each step is to be the same whenever it is repeated.
+                // No signal takes long, so that a repeated step always has the same effect.
                 CallClock::manual(Instant::now()),
             )),
             session: None,
@@ -107,12 +107,10 @@ impl SteppedFunction {
         self.function.config_write(offset, data);
     }
 
-    /// Reads a BAR.
     pub fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
         self.function.bar_read(bar, offset, data);
     }
 
-    /// Writes a BAR.
     pub fn bar_write(&self, bar: u32, offset: u64, data: &[u8]) {
         self.function.bar_write(bar, offset, data);
     }

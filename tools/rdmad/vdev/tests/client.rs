@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::waiting::wait_until;
 use common::*;
 use dma::testing::guest_memory;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::OFlags;
+use testkit::vfio::message::{access, longs, unmap_payload, words};
+use testkit::vfio::reg;
+use testkit::wait_until;
 use vfio_user::Command;
 
 const EINVAL: u32 = 22;
@@ -302,7 +304,7 @@ fn a_client_that_loses_its_place_is_dropped() {
         assert_eq!(client.stream.read(&mut [0]).unwrap_or(0), 0, "size {size}");
     }
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
 }
 
@@ -326,7 +328,7 @@ fn a_client_that_goes_leaves_a_clean_function_for_the_next() {
     for round in 0..5 {
         let mut driver = bench.driver();
         assert_eq!(driver.read8(reg::STATUS), 0);
-        driver.start();
+        driver.start(FEATURES);
         driver.echo(0, 16, b"x", 1);
         assert_eq!(bench.device.resets.load(Ordering::SeqCst), round);
         drop(driver);
@@ -377,7 +379,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
 fn a_storm_of_kicks_does_not_starve_a_reset() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     for _ in 0..50_000 {
         driver.client.posted_write(2, reg::NOTIFY, &[0, 0]);
         driver.client.posted_write(2, reg::NOTIFY + 4, &[1, 0]);
@@ -420,7 +422,7 @@ fn functions_of_one_process_are_independent() {
             thread::spawn(move || {
                 for _ in 0..20 {
                     let mut driver = bench.driver();
-                    driver.start();
+                    driver.start(FEATURES);
                     for _ in 0..20 {
                         assert_eq!(driver.echo(1, 16, b"abc", 3), b"cba");
                     }
@@ -432,7 +434,7 @@ fn functions_of_one_process_are_independent() {
     let hung = Bench::new();
     hung.device.hold_reset.set_closed(true);
     let mut driver = hung.driver();
-    driver.start();
+    driver.start(FEATURES);
     drop(driver);
     for thread in threads {
         thread.join().unwrap();

@@ -7,8 +7,9 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use common::waiting::{wait, wait_until};
 use common::*;
+use testkit::vfio::{reg, ring_at, Driver, AVAIL, DATA, MEMORY, MEMORY_AT, TRANSPORT, USED};
+use testkit::{wait, wait_until};
 use vfio_user::Command;
 
 // abi
@@ -43,7 +44,7 @@ fn identity_and_configuration() {
 fn requests_are_answered_on_every_queue() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     for round in 0..40u8 {
         assert_eq!(driver.echo(0, 16, &[round, 2, 3], 100), [3, 2, round]);
         assert_eq!(
@@ -53,7 +54,7 @@ fn requests_are_answered_on_every_queue() {
         );
     }
     let (features, queues) = bench.device.active.lock().unwrap().clone().unwrap();
-    assert_eq!(features, FEATURE | TRANSPORT);
+    assert_eq!(features, FEATURES);
     assert_eq!(queues.len(), 2);
     assert_eq!(driver.read8(reg::ISR), 1);
     assert_eq!(driver.read8(reg::ISR), 0, "reading clears");
@@ -64,7 +65,7 @@ fn requests_are_answered_on_every_queue() {
 fn an_interrupt_that_is_not_wanted_is_not_sent() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.put(ring_at(0) + AVAIL, &1u16.to_le_bytes());
     driver.descriptor(0, 0, DATA, 1, 0, 0);
     driver.submit(0, 16, 0);
@@ -81,7 +82,7 @@ fn notifications_are_wanted_only_when_requests_ran_out() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     *bench.device.deaf.lock().unwrap() = true;
-    driver.start();
+    driver.start(FEATURES);
     let (_, queues) = wait("a start", || bench.device.active.lock().unwrap().clone());
     let queue = &queues[0];
     driver.descriptor(0, 0, DATA, 1, 0, 0);
@@ -107,8 +108,8 @@ fn features_must_be_offered_and_complete() {
     let mut driver = bench.driver();
     for bad in [
         FEATURE,
-        FEATURE | TRANSPORT & !(1 << 33),
-        FEATURE | TRANSPORT & !(1 << 40),
+        FEATURES & !(1 << 33),
+        FEATURES & !(1 << 40),
         TRANSPORT & !(1 << 32),
         TRANSPORT | (1 << 4),
     ] {
@@ -174,7 +175,7 @@ fn bad_register_writes_have_no_effect() {
         driver.client.write(2, offset, &vec![0xff; len]).unwrap();
     }
     assert_eq!(driver.read8(reg::STATUS), 11);
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ok", 2), b"ko");
 }
 
@@ -221,7 +222,7 @@ fn broken_rings_ask_for_a_reset_and_recover() {
         },
     ];
     for (i, prepare) in breaks.iter().enumerate() {
-        driver.start();
+        driver.start(FEATURES);
         let head = prepare(&driver, unmapped);
         driver.submit(0, 16, head);
         driver.wait_interrupt(0);
@@ -232,7 +233,7 @@ fn broken_rings_ask_for_a_reset_and_recover() {
             .split()
             .is_none());
     }
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.read8(reg::STATUS), 15);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
 }
@@ -241,7 +242,7 @@ fn broken_rings_ask_for_a_reset_and_recover() {
 fn long_input_is_read_up_to_the_limit() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     // A chain of 16 descriptors of up to 64 KiB each. The device reads only 1000 bytes.
     for i in 0..15 {
         driver.descriptor(0, i, DATA, 0x1_0000, 1, i + 1);
@@ -257,7 +258,7 @@ fn long_input_is_read_up_to_the_limit() {
 fn a_queue_is_reset_and_comes_back_smaller() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
     let queue = bench.device.active.lock().unwrap().as_ref().unwrap().1[1].clone();
     // The device holds a request of queue 1 across the queue's reset.
@@ -309,7 +310,7 @@ fn a_request_finds_the_queue_that_was_enabled_before() {
 fn a_slow_reset_holds_up_nobody() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
     bench.device.hold_reset.set_closed(true);
     driver.write8(reg::STATUS, 0);
@@ -328,7 +329,7 @@ fn a_slow_reset_holds_up_nobody() {
     while driver.read8(reg::STATUS) != 0 {}
     assert_eq!(bench.device.resets.load(Ordering::SeqCst), 1);
     assert_eq!(driver.read16(reg::QUEUE_SIZE), 64);
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
 }
 
@@ -336,7 +337,7 @@ fn a_slow_reset_holds_up_nobody() {
 fn a_function_reset_is_answered_when_it_is_done() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
     bench.device.hold_reset.set_closed(true);
     let reset = driver.client.post(Command::DeviceReset as u16, 0, &[], &[]);
@@ -347,7 +348,7 @@ fn a_function_reset_is_answered_when_it_is_done() {
     bench.device.hold_reset.set_closed(false);
     assert_eq!(driver.client.reply(), (reset, Ok(Vec::new())));
     assert_eq!(driver.read8(reg::STATUS), 0);
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
 }
 
@@ -357,7 +358,7 @@ fn a_request_may_have_an_indirect_table() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     for indirect in [INDIRECT_DESC, 0] {
-        assert_eq!(driver.negotiate(FEATURE | TRANSPORT | indirect), 11);
+        assert_eq!(driver.negotiate(FEATURES | indirect), 11);
         driver.write16(reg::CONFIG_VECTOR, 0);
         driver.enable_queue(0, 16);
         driver.write8(reg::STATUS, 15);
@@ -389,7 +390,7 @@ fn a_request_may_have_an_indirect_table() {
 fn a_device_may_leave_interrupts_for_later() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(1, 16, b"x", 1);
     let queue = bench.device.active.lock().unwrap().clone().unwrap().1[1].clone();
     let count = |driver: &Driver| {
@@ -412,7 +413,7 @@ fn a_device_may_leave_interrupts_for_later() {
 fn a_device_may_serve_a_queue_itself() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(1, 16, b"x", 1);
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     let split = queues[1].split().unwrap();
@@ -440,7 +441,7 @@ fn a_function_that_nobody_set_up_hears_no_kicks() {
     driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
     driver.write16(reg::NOTIFY, 0);
     assert_eq!(driver.read8(reg::STATUS), 0);
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     assert_eq!(driver.used_index(0), 1);
 }
@@ -449,7 +450,7 @@ fn a_function_that_nobody_set_up_hears_no_kicks() {
 fn the_driver_learns_of_a_new_configuration() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     let generation = driver.read8(0x15);
     bench.handle.as_ref().unwrap().config_changed();
     driver.wait_interrupt(0);
@@ -500,7 +501,7 @@ fn the_driver_resets_the_function() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     let express = capability(&mut driver, |id, _| id == 0x10);
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
     driver.client.write(7, 0x04, &[0x06, 0x04]).unwrap();
     bench.device.hold_reset.set_closed(true);
@@ -515,6 +516,6 @@ fn the_driver_resets_the_function() {
     bench.device.hold_reset.set_closed(false);
     while driver.read8(reg::STATUS) != 0 {}
     assert_eq!(bench.device.resets.load(Ordering::SeqCst), 1);
-    driver.start();
+    driver.start(FEATURES);
     driver.echo(0, 16, b"x", 1);
 }

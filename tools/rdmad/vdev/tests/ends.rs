@@ -7,9 +7,10 @@ mod common;
 use std::fmt::Debug;
 use std::sync::Mutex;
 
-use common::waiting::wait;
 use common::*;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use testkit::vfio::Driver;
+use testkit::wait;
 use tracing::field::{Field, Visit};
 use tracing::{span, Event, Level, Metadata, Subscriber};
 
@@ -66,7 +67,7 @@ impl Visit for Message {
 fn ends(why: &str, end: impl FnOnce(Driver)) {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     end(driver);
     wait("the end of the socket", || {

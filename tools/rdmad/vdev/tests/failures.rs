@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use common::*;
 use dma::testing::memfd;
 use rustix::fs::{ftruncate, SealFlags};
+use testkit::vfio::{reg, ring_at, Driver, AVAIL, DATA, MEMORY, MEMORY_AT};
 
 const RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;
@@ -28,7 +29,7 @@ fn a_queue_that_breaks_the_rules_stops_the_device() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     for broken in [0, 1] {
-        driver.start();
+        driver.start(FEATURES);
         assert_eq!(driver.echo(1 - broken, 16, b"ab", 2), b"ba");
         // The available index claims more requests than the queue has descriptors.
         driver.put(ring_at(broken) + AVAIL + 2, &99u16.to_le_bytes());
@@ -37,7 +38,7 @@ fn a_queue_that_breaks_the_rules_stops_the_device() {
         assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
         has_stopped(&bench);
     }
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.read8(reg::STATUS), RUNNING);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     assert_eq!(bench.device.take_failures(), [""; 0]);
@@ -47,7 +48,7 @@ fn a_queue_that_breaks_the_rules_stops_the_device() {
 fn a_device_that_rejects_a_request_is_stopped_by_its_own_thread() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(1, 16, b"ab", 2), b"ba");
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     queues[1].reject(format_args!("a bad request"));
@@ -92,8 +93,8 @@ fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
     let [bench, other] = [Bench::new(), Bench::new()];
     let (mut driver, file) = shrinkable(&bench);
     let mut neighbour = other.driver();
-    driver.start();
-    neighbour.start();
+    driver.start(FEATURES);
+    neighbour.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     lose(&mut driver, &file);
     tells_of_the_loss(&bench);
@@ -101,13 +102,13 @@ fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
     assert_eq!(neighbour.read8(reg::STATUS), RUNNING);
 
     // After a reset the device fails again, since the memory is still missing.
-    driver.start();
+    driver.start(FEATURES);
     driver.wait_interrupt(0);
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
     tells_of_the_loss(&bench);
     ftruncate(&file, MEMORY).unwrap();
     driver.memory.restore().unwrap();
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     assert_eq!(driver.read8(reg::STATUS), RUNNING);
     assert_eq!(neighbour.echo(1, 16, b"ab", 2), b"ba");
@@ -119,7 +120,7 @@ fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
 fn the_next_client_has_sound_memory() {
     let bench = Bench::new();
     let (mut driver, file) = shrinkable(&bench);
-    driver.start();
+    driver.start(FEATURES);
     lose(&mut driver, &file);
     tells_of_the_loss(&bench);
     // Unmapping the region of the lost memory does not clear the failure.
@@ -127,7 +128,7 @@ fn the_next_client_has_sound_memory() {
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
     drop(driver);
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     assert_eq!(bench.device.take_failures(), [""; 0]);
 }

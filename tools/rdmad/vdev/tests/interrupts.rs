@@ -8,12 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use common::*;
 use rustix::event::{eventfd, EventfdFlags};
+use testkit::vfio::message::words;
+use testkit::vfio::Client;
+use testkit::{wait, wait_until, Waiters};
 use vfio_user::Command;
-use waiting::{wait, wait_until};
-
-#[path = "../../testing/waiters.rs"]
-mod waiters;
-use waiters::Waiters;
 
 const EINVAL: u32 = 22;
 

@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::waiting::wait_until;
 use common::*;
+use testkit::vfio::{reg, Driver, DATA, TRANSPORT};
+use testkit::wait_until;
 
 /// The addresses of the selected queue.
 fn addresses(driver: &mut Driver) -> Vec<u8> {
@@ -32,7 +33,7 @@ fn eight_byte_writes_fill_one_register_or_none() {
 fn a_vector_that_does_not_exist_disconnects() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.write16(reg::QUEUE_SELECT, 0);
     driver.write16(reg::QUEUE_VECTOR, 3);
     driver.write16(reg::CONFIG_VECTOR, 3);
@@ -54,7 +55,7 @@ fn a_vector_that_does_not_exist_disconnects() {
 fn a_queue_takes_no_vector_while_it_is_reset() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    driver.start();
+    driver.start(FEATURES);
     driver.write16(reg::QUEUE_SELECT, 0);
     bench.device.hold_queue_reset.set_closed(true);
     driver.write16(reg::QUEUE_RESET, 1);
@@ -73,7 +74,7 @@ fn a_queue_that_was_never_used_is_reset_at_once() {
     let mut driver = bench.driver();
     bench.device.hold_queue_reset.set_closed(true);
     let states = [(); 3].map(|()| {
-        assert_eq!(driver.negotiate(FEATURE | TRANSPORT), 11);
+        assert_eq!(driver.negotiate(FEATURES), 11);
         driver.enable_queue(0, 16);
         driver.write16(reg::QUEUE_RESET, 1);
         [reg::QUEUE_ENABLE, reg::QUEUE_RESET, reg::QUEUE_VECTOR]
@@ -81,6 +82,40 @@ fn a_queue_that_was_never_used_is_reset_at_once() {
     });
     bench.device.hold_queue_reset.set_closed(false);
     assert_eq!(states, [[0, 0, 0xffff]; 3]);
-    driver.start();
+    driver.start(FEATURES);
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+}
+
+/// A queue that is enabled before DRIVER_OK starts with DRIVER_OK, and serves nothing before.
+#[test]
+fn an_enabled_queue_waits_for_driver_ok() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    assert_eq!(driver.negotiate(FEATURES), 11);
+    driver.put(DATA, b"ab");
+    driver.descriptor(0, 0, DATA, 2, 0, 0);
+    driver.enable_queue(0, 16);
+    assert!(bench.device.active.lock().unwrap().is_none());
+    driver.submit(0, 16, 0);
+    // The service thread executes its tasks in order: a queue that had started would be served when
+    // the next command is answered.
+    for _ in 0..3 {
+        assert_eq!(driver.read8(reg::STATUS), 11);
+    }
+    assert_eq!(driver.used_index(0), 0);
+    driver.start(FEATURES);
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+}
+
+#[test]
+fn a_queue_reset_needs_the_value_1() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start(FEATURES);
+    driver.write16(reg::QUEUE_SELECT, 0);
+    for value in [0, 2, 0xffff] {
+        driver.write16(reg::QUEUE_RESET, value);
+        assert_eq!(driver.read16(reg::QUEUE_ENABLE), 1, "{value}");
+    }
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
 }

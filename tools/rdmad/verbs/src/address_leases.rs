@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use roce::net::{ip_to_gid, link_local, Mac};
 use virtio_rdma_abi::number::PortId;
 
-use crate::error::{Errno, Result};
+use crate::error::{Reason, Refusal, Result, What};
 use crate::gid::{Address, Gid};
 
 /// How long a port keeps its addresses after a reset.
@@ -71,8 +71,8 @@ impl AddressLeases {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` if the address belongs to another port, `EPERM` if it is not assigned to
-    /// `port`.
+    /// [`OtherPort`](Reason::OtherPort), or [`NotPermitted`](Reason::NotPermitted) if the address
+    /// is not assigned to `port`.
     pub(crate) fn lease(
         &self,
         port: PortId,
@@ -80,11 +80,12 @@ impl AddressLeases {
         restricted: bool,
         now: Instant,
     ) -> Result<()> {
+        let refuse = |reason| Err(Refusal::gid(reason, What::Gid, address.gid));
         let Leases { given, held } = &mut *self.0.lock();
         match given.get(&address.gid) {
             Some(&owner) if owner == port => return Ok(()),
-            Some(_) => return Err(Errno::ADDRINUSE),
-            None if restricted => return Err(Errno::PERM),
+            Some(_) => return refuse(Reason::OtherPort),
+            None if restricted => return refuse(Reason::NotPermitted),
             None => {}
         }
         let unused = Holder {
@@ -97,7 +98,7 @@ impl AddressLeases {
             holder.port = port;
         }
         if holder.port != port {
-            return Err(Errno::ADDRINUSE);
+            return refuse(Reason::OtherPort);
         }
         holder.entries += 1;
         holder.until = None;
@@ -140,7 +141,10 @@ impl AddressLeases {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::ctrl::Errno;
+
     use super::*;
+    use crate::error::errno;
 
     const ONE: PortId = PortId::new(1);
     const TWO: PortId = PortId::new(2);
@@ -165,8 +169,13 @@ mod tests {
             self.1 + Duration::from_secs(second)
         }
 
-        fn lease(&self, port: PortId, address: Address, second: u64) -> Result<()> {
-            self.0.lease(port, address, false, self.at(second))
+        fn lease(
+            &self,
+            port: PortId,
+            address: Address,
+            second: u64,
+        ) -> std::result::Result<(), Errno> {
+            errno(self.0.lease(port, address, false, self.at(second)))
         }
     }
 
@@ -178,12 +187,12 @@ mod tests {
         table.lease(ONE, plain, 0).unwrap();
         table.lease(ONE, plain, 0).unwrap();
         table.lease(TWO, tagged, 0).unwrap();
-        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::ADDRINUSE));
-        assert_eq!(table.lease(ONE, tagged, 0), Err(Errno::ADDRINUSE));
+        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::Eaddrinuse));
+        assert_eq!(table.lease(ONE, tagged, 0), Err(Errno::Eaddrinuse));
         // ONE holds the address, so a release by TWO has no effect.
         table.0.release(TWO, plain);
         table.0.release(ONE, plain);
-        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::ADDRINUSE));
+        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::Eaddrinuse));
         table.0.release(ONE, plain);
         table.lease(TWO, plain, 0).unwrap();
     }
@@ -203,14 +212,14 @@ mod tests {
         cleared(&[first, first, second], 10);
         cleared(&[], 20);
         for address in [first, second] {
-            assert_eq!(table.lease(TWO, address, 69), Err(Errno::ADDRINUSE));
+            assert_eq!(table.lease(TWO, address, 69), Err(Errno::Eaddrinuse));
         }
         table.lease(ONE, first, 69).unwrap();
         table.lease(TWO, second, 70).unwrap();
-        assert_eq!(table.lease(ONE, second, 300), Err(Errno::ADDRINUSE));
+        assert_eq!(table.lease(ONE, second, 300), Err(Errno::Eaddrinuse));
         assert_eq!(
             table.lease(TWO, first, 300),
-            Err(Errno::ADDRINUSE),
+            Err(Errno::Eaddrinuse),
             "it is in use"
         );
         // An address that the driver deletes is free at once.
@@ -221,7 +230,7 @@ mod tests {
         table.lease(ONE, second, 301).unwrap();
         cleared(&[second], 301);
         table.lease(TWO, first, 302).unwrap();
-        assert_eq!(table.lease(TWO, second, 302), Err(Errno::ADDRINUSE));
+        assert_eq!(table.lease(TWO, second, 302), Err(Errno::Eaddrinuse));
         table.0.take_back(ONE);
         table.lease(TWO, second, 302).unwrap();
     }
@@ -238,16 +247,17 @@ mod tests {
         let other = IpAddr::from([10, 9, 0, 2]);
         for vlan in [None, Some(5)] {
             let given = address(IP, vlan);
-            assert_eq!(table.lease(TWO, given, 0), Err(Errno::ADDRINUSE));
+            assert_eq!(table.lease(TWO, given, 0), Err(Errno::Eaddrinuse));
             leases.lease(ONE, given, true, now).unwrap();
             leases.release(ONE, given);
             let other = address(other, vlan);
-            assert_eq!(leases.lease(ONE, other, true, now), Err(Errno::PERM));
+            let restricted = leases.lease(ONE, other, true, now);
+            assert_eq!(errno(restricted), Err(Errno::Eperm));
             table.lease(TWO, other, 0).unwrap();
             for (port, last, other) in [(ONE, 1, TWO), (TWO, 2, ONE)] {
                 let own = address(link_local(mac(last)).into(), vlan);
                 leases.lease(port, own, true, now).unwrap();
-                assert_eq!(table.lease(other, own, 0), Err(Errno::ADDRINUSE));
+                assert_eq!(table.lease(other, own, 0), Err(Errno::Eaddrinuse));
             }
         }
         leases.take_back(ONE);

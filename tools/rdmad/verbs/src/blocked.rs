@@ -7,9 +7,8 @@ use std::sync::atomic::{fence, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 use roce::frame::Lane;
+use scheduler::ReadySet;
 use virtio_rdma_abi::number::Qpn;
-
-use crate::runtime::ReadySet;
 
 /// The QPs that wait for room, by the lane on which they send. QPs of a lane are woken in turn. The
 /// work does not depend on the number of lanes for which no QP waits.

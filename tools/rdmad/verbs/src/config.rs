@@ -5,8 +5,12 @@
 use std::iter;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Instant;
 
+use recorder::{Recorder, Ring};
 use roce::rc::MAX_RD_ATOMIC;
+use scheduler::PortFlows;
 use virtio_rdma_abi::config::{
     eui64_from_mac, AtomicCap, Config, CounterSetConfig, CqModerationConfig, DeviceCaps,
     OwnRingsConfig, QpTypes, RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET,
@@ -19,7 +23,6 @@ use virtio_rdma_abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::port_pace::PortRates;
-use crate::runtime::PortFlows;
 
 /// Vendor id: virtio's PCI vendor id, since 0 would mean none.
 const VENDOR_ID: u32 = 0x1af4;
@@ -51,6 +54,9 @@ pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
 /// Largest burst of a rate limit in bytes.
 pub(crate) const MAX_BURST: u32 = 1 << 20;
 
+/// Number of events that the recorder of a port keeps by default.
+pub const EVENTS: usize = 1024;
+
 /// Default time in microseconds for which a worker polls a queue after its last work.
 pub const DEFAULT_POLL_MICROSECONDS: u32 = 30;
 
@@ -70,9 +76,8 @@ pub struct Limits {
     pub max_inline_data: u32,
     /// Number of CQs; at most 16,384.
     pub max_cq: u32,
-    /// Maximum number of entries of a CQ; at most 32,768.
+    /// Maximum number of entries of a CQ; at most 4,194,304.
     pub max_cqe: u32,
-    /// Number of SRQs.
     pub max_srq: u32,
     /// Maximum number of outstanding work requests of an SRQ; at most 32,768.
     pub max_srq_wr: u32,
@@ -101,11 +106,8 @@ pub struct Limits {
     pub max_cq_moderation_count: u32,
     /// Largest delay of the event of a moderated CQ in microseconds; at least 1.
     pub max_cq_moderation_period: u32,
-    /// Number of counter sets.
     pub max_counter_sets: u32,
-    /// Number of event queues.
     pub event_queues: u32,
-    /// Number of doorbell pages.
     pub doorbell_pages: u32,
     /// The distance between doorbell pages is 2ⁿ bytes. It must be at least the guest's page
     /// size.
@@ -173,7 +175,6 @@ impl Limits {
         }
     }
 
-    /// The limits of virtqueue mode.
     pub(crate) fn virtqueue_mode(&self) -> VirtqueueModeLimits {
         VirtqueueModeLimits {
             max_qp: self.max_qp.min(VIRTQUEUE_MODE_QUEUES),
@@ -239,7 +240,7 @@ impl Limits {
 pub struct HcaConfig {
     /// MAC address of the port.
     pub mac: [u8; 6],
-    /// Further MAC addresses at which peers reach the port. The port sends with `mac` alone.
+    /// Additional MAC addresses at which peers reach the port. The port sends only with `mac`.
     pub more_macs: Vec<[u8; 6]>,
     /// MTU of the port's Ethernet in bytes.
     pub mtu: u32,
@@ -249,12 +250,13 @@ pub struct HcaConfig {
     pub addresses: Vec<IpAddr>,
     /// The speed that the port reports. It does not limit traffic.
     pub speed: LinkSpeed,
-    /// Limits.
     pub limits: Limits,
     /// Rate limits, shared by the port's QPs.
     pub rates: PortRates,
     /// The isolation group: data takes the direct path only to HCAs of the same group.
     pub group: u32,
+    /// The recorder of the port's events.
+    pub recorder: Arc<Recorder>,
 }
 
 /// Speed of a link, in the terms of the verbs: number and speed of lanes.
@@ -320,6 +322,7 @@ impl HcaConfig {
             limits: Limits::default(),
             rates: PortRates::default(),
             group: 0,
+            recorder: Arc::new(Recorder::new("", Ring::memory(EVENTS), Instant::now())),
         }
     }
 

@@ -11,17 +11,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::number::CounterSetNumber;
 
 use crate::config::BOOKKEEPING;
 use crate::counters::{Counter, HcaCounters};
-use crate::error::{Errno, Result};
-use crate::shared::Mutex;
+use crate::error::{in_use, no_such, Result, What};
 use crate::shuffle::Secret;
 use crate::table::Table;
 
-/// A counter set.
 #[derive(Debug)]
 struct CounterSet {
     number: CounterSetNumber,
@@ -46,7 +45,6 @@ pub(crate) struct CounterSets {
 pub(crate) struct Binding(AtomicU32);
 
 impl Binding {
-    /// The counter set.
     #[inline]
     pub(crate) fn get(&self) -> CounterSetNumber {
         CounterSetNumber::new(self.0.load(Ordering::Relaxed))
@@ -69,7 +67,7 @@ impl CounterSets {
 
     /// Creates a counter set with a shard for each of `workers` workers, charged to `budget`.
     pub(crate) fn create(&self, budget: &MemoryBudget, workers: usize) -> Result<CounterSetNumber> {
-        let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
+        let reserved = self.table.number(What::Csn)?;
         let size = HcaCounters::memory(workers) + BOOKKEEPING;
         let charge = budget.charge_object::<CounterSet>(size)?;
         let set = CounterSet {
@@ -81,12 +79,11 @@ impl CounterSets {
         Ok(reserved.insert(Arc::new(set)))
     }
 
-    /// Destroys a counter set. Fails with `EINVAL` if it does not exist, and with `EBUSY` while QPs
-    /// are bound to it.
+    /// Destroys a counter set. Refused if it does not exist, and while QPs are bound to it.
     pub(crate) fn destroy(&self, number: CounterSetNumber) -> Result<()> {
-        let set = self.table.get(number).ok_or(Errno::INVAL)?;
+        let set = self.table.find(What::Csn, number)?;
         if set.users.load(Ordering::Relaxed) != 0 {
-            return Err(Errno::BUSY);
+            return Err(in_use(What::Csn, number));
         }
         // No turn counts in the set any more: commands that unbind QPs wait for turns.
         let destroyed = self.destroyed.lock();
@@ -98,7 +95,7 @@ impl CounterSets {
 
     /// The values of a counter set.
     pub(crate) fn query(&self, number: CounterSetNumber) -> Result<RspQueryCounters> {
-        let set = self.table.get(number).ok_or(Errno::INVAL)?;
+        let set = self.table.find(What::Csn, number)?;
         Ok(set.counters.sums())
     }
 
@@ -113,10 +110,12 @@ impl CounterSets {
         true
     }
 
-    /// Registers a QP that is being bound to a set. Fails with `EINVAL` if the set does not exist.
+    /// Registers a QP that is being bound to a set. Refused if the set does not exist.
     pub(crate) fn attach(&self, number: CounterSetNumber) -> Result<()> {
         let attach = |set: &CounterSet| set.users.fetch_add(1, Ordering::Relaxed);
-        self.table.with(number, attach).ok_or(Errno::INVAL)?;
+        self.table
+            .with(number, attach)
+            .ok_or(no_such(What::Csn, number))?;
         Ok(())
     }
 

@@ -5,14 +5,13 @@
 //! Each worker has its own counters, on separate cache lines, so counting costs one addition,
 //! whatever the other workers do. A reader adds the workers' counters up.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use roce::env::Incident;
+use scheduler::shard;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::wire::Wire;
-
-use crate::runtime::shard;
 
 macro_rules! counters {
     ($($counter:ident => $field:ident,)*) => {
@@ -67,9 +66,18 @@ counters! {
     Probes => probes,
 }
 
-impl From<Incident> for Counter {
-    fn from(incident: Incident) -> Self {
-        match incident {
+/// Numbers of packets that were refused because of their P_Key or Q_Key.
+#[derive(Debug, Default)]
+pub(crate) struct Violations {
+    /// Packets with a P_Key of another partition.
+    pub pkey: AtomicU32,
+    /// Packets with a Q_Key other than the QP's.
+    pub qkey: AtomicU32,
+}
+
+impl Counter {
+    pub(crate) fn of(incident: Incident) -> Option<Self> {
+        Some(match incident {
             Incident::Retransmission => Self::RetransmittedPackets,
             Incident::Timeout => Self::Timeouts,
             Incident::NakSent => Self::NaksSent,
@@ -82,7 +90,8 @@ impl From<Incident> for Counter {
             Incident::NotificationSent => Self::NotificationsSent,
             Incident::NotificationReceived => Self::NotificationsReceived,
             Incident::Probe => Self::Probes,
-        }
+            Incident::ResponseLost => return None,
+        })
     }
 }
 
@@ -109,15 +118,10 @@ impl HcaCounters {
         }
     }
 
-    /// Adds `n` to a counter.
     #[inline]
-    pub(crate) fn add(&self, counter: impl Into<Counter>, n: u64) {
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
         let shard = shard();
-        let Some(counter) = self
-            .shards
-            .get(shard)
-            .map(|shard| &shard[counter.into() as usize])
-        else {
+        let Some(counter) = self.shards.get(shard).map(|shard| &shard[counter as usize]) else {
             return;
         };
         if shard == 0 {

@@ -6,21 +6,23 @@ use std::cell::{Cell, RefCell};
 use std::thread;
 
 use budget::Charge;
-use contain::contain;
 use dma::DmaView;
+use sandbox::contain;
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::Cqn;
+use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::counters::Counter;
-use crate::error::{require, Result};
+use crate::details::{self, CqDetails};
+use crate::error::{refusal, Reason, Result, What};
 use crate::event::EventSource;
-use crate::memory::{CompletionProducer, CompletionView, RingMem, VirtqueueMem};
+use crate::memory::{CompletionProducer, CompletionView, CqProgress, RingMem, VirtqueueMem};
 use crate::moderation::{Moderation, Moderator};
-use crate::shared::Mutex;
 use crate::turn::done;
 use crate::users::Users;
 use crate::Hca;
@@ -69,7 +71,6 @@ pub(crate) struct CqAttr {
 }
 
 impl Cq {
-    /// A new CQ.
     pub(crate) fn new(
         number: Cqn,
         queue: CompletionProducer,
@@ -91,7 +92,6 @@ impl Cq {
         }
     }
 
-    /// CQN of the CQ.
     pub(crate) fn number(&self) -> Cqn {
         self.number
     }
@@ -125,6 +125,11 @@ impl Cq {
         self.update(hca, &hca.space.enter(), 0, |_| false);
     }
 
+    /// Number of completions that the driver has not polled; `None` if its position is invalid.
+    pub(crate) fn unpolled(&self, view: &DmaView) -> Option<u32> {
+        self.inner.lock().queue.progress(view).unpolled
+    }
+
     /// Handles the CQ's doorbell or deadline: sends the completion event that the arm word
     /// requests, if a matching completion is unpolled, and the delayed event, if its time has come.
     pub(crate) fn doorbell(&self, hca: &Hca, view: &DmaView) {
@@ -145,15 +150,18 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the CQ is dead, or has more than `cqe` unpolled completions.
+    /// The CQ is dead, or has more than `cqe` unpolled completions.
     pub(crate) fn resize(&self, hca: &Hca, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = hca.space.enter();
         // Send the event if the old ring's arm word requests it now. For later completions the
         // consumer arms the new ring.
         self.doorbell(hca, &view);
         let mut inner = self.inner.lock();
-        require(inner.state == CqState::Live)?;
-        inner.queue.resize(&view, ring, cqe)
+        let failed = refusal(Reason::Failed, What::Cqn, self.number.get());
+        match inner.state {
+            CqState::Live => inner.queue.resize(&view, ring, cqe).unwrap_or(Err(failed)),
+            CqState::Dead | CqState::Destroyed => Err(failed),
+        }
     }
 
     /// Runs `change`, publishes the new CQEs, of which there are `added`, and sends the completion
@@ -186,11 +194,51 @@ impl Cq {
         }
         if is_dead {
             inner.state = CqState::Dead;
+            hca.note_raised(0, AsyncEvent::CqErr, self.cookie);
             hca.events()
                 .asynchronous(EventSource::Cq(self.number), AsyncEvent::CqErr, self.cookie);
             drop(guard);
             self.users.fail(hca);
         }
+    }
+
+    /// The state of the CQ; `None` if the CQ is destroyed.
+    pub(crate) fn details(&self, hca: &Hca) -> Option<CqDetails> {
+        let view = hca.space.enter();
+        let inner = self.inner.lock();
+        if inner.state == CqState::Destroyed {
+            return None;
+        }
+        let CqProgress {
+            completions,
+            unpolled,
+            arm,
+            latch,
+        } = inner.queue.progress(&view);
+        let event = match arm.kind {
+            ArmKind::None => "none is requested".to_owned(),
+            _ if arm.sequence == latch.fired => "was sent, and none is requested since".to_owned(),
+            kind => {
+                let which = match kind {
+                    ArmKind::Solicited => "solicited completion",
+                    _ => "completion",
+                };
+                format!("is requested for the next {which} after {}", latch.from)
+            }
+        };
+        let delayed = inner.moderator.delayed();
+        Some(CqDetails {
+            cqn: self.number.get(),
+            is_live: inner.state == CqState::Live,
+            completions,
+            unpolled,
+            event,
+            delayed: delayed.map(|until| {
+                let left = until.saturating_duration_since(hca.now());
+                u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
+            }),
+            qps: details::numbers(self.users.qpns()),
+        })
     }
 
     /// Drops the device's state of the CQ and recreates it from the saved state.
@@ -239,8 +287,8 @@ struct PendingCqe {
 }
 
 /// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
-/// consumer notified, once for each batch. The drop delivers the rest, while the QP side whose work
-/// completes is still locked.
+/// consumer notified, once for each batch. The drop delivers the rest, while the half of the QP
+/// whose work completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     hca: &'a Hca,

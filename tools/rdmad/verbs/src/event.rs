@@ -6,11 +6,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
-use crate::shared::Mutex;
 use crate::turn::{done, TurnBudget};
 use crate::virtqueues::Virtqueues;
 

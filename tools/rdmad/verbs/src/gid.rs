@@ -5,7 +5,7 @@
 use parking_lot::RwLock;
 use roce::net::{gid_to_ip, vlan_id};
 
-use crate::error::{require, Errno, Result};
+use crate::error::{at_most, refusal, Reason, Refusal, Result, What};
 
 /// A GID, in network byte order.
 pub(crate) type Gid = [u8; 16];
@@ -38,14 +38,15 @@ impl GidTable {
         }
     }
 
-    /// Sets an entry. `EINVAL` for an index beyond the table or a GID that no port can have,
-    /// `EEXIST` if the entry is in use.
+    /// Sets an entry, unless it is in use. Refuses a GID that no port can have.
     pub(crate) fn add(&self, index: u16, address: Address) -> Result<()> {
         let ip = gid_to_ip(address.gid);
-        require(!ip.is_unspecified() && !ip.is_multicast())?;
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(Refusal::gid(Reason::NotUnicast, What::Gid, address.gid));
+        }
         let mut entries = self.entries.write();
-        match entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)? {
-            Some(_) => Err(Errno::EXIST),
+        match entry(&mut entries, index)? {
+            Some(_) => Err(refusal(Reason::Exists, What::Index, index)),
             entry => {
                 *entry = Some(address);
                 Ok(())
@@ -53,12 +54,10 @@ impl GidTable {
         }
     }
 
-    /// Clears an entry and returns the address that it contained. `EINVAL` for an index beyond the
-    /// table.
+    /// Clears an entry and returns the address that it contained.
     pub(crate) fn delete(&self, index: u16) -> Result<Option<Address>> {
         let mut entries = self.entries.write();
-        let entry = entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)?;
-        Ok(entry.take())
+        Ok(entry(&mut entries, index)?.take())
     }
 
     /// The entry at `index`.
@@ -90,4 +89,9 @@ impl GidTable {
         let mut entries = self.entries.write();
         entries.iter_mut().filter_map(Option::take).collect()
     }
+}
+
+fn entry(entries: &mut [Option<Address>], index: u16) -> Result<&mut Option<Address>> {
+    at_most(What::Index, index, entries.len().saturating_sub(1) as u64)?;
+    Ok(&mut entries[usize::from(index)])
 }

@@ -31,7 +31,6 @@ impl Link {
         }
     }
 
-    /// Whether the link is up.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {
         self.state.load(Ordering::Acquire) == UP

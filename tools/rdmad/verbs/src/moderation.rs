@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use scheduler::shared::Mutex;
+use scheduler::{Alarm, Flow, FlowKey, Until};
 use virtio_rdma_abi::number::Cqn;
 
-use crate::runtime::{Alarm, Flow, FlowKey, Until};
-use crate::shared::Mutex;
 use crate::Hca;
 
 /// The values with which a CQ is moderated.
@@ -82,12 +82,17 @@ impl Moderator {
             .is_none_or(|entry| entry <= now || deadline < entry)
         {
             let old = self.entry.replace(deadline);
-            hca.deadlines.change(hca, cqn, old, Some(deadline));
+            hca.objects.deadlines.change(hca, cqn, old, Some(deadline));
         }
         false
     }
 
-    /// Replaces the moderation. Returns whether an event was delayed, which is to be sent now.
+    /// Time at which a delayed event is sent at the latest.
+    pub(crate) fn delayed(&self) -> Option<Instant> {
+        self.delayed.as_ref().map(|delayed| delayed.deadline)
+    }
+
+    /// Replaces the moderation. Returns whether an event was delayed; the caller must send it now.
     pub(crate) fn change(&mut self, moderation: Option<Moderation>) -> bool {
         self.moderation = moderation;
         self.delayed.take().is_some()
@@ -97,7 +102,7 @@ impl Moderator {
     pub(crate) fn stop(&mut self, hca: &Hca, cqn: Cqn) {
         self.change(None);
         if let Some(old) = self.entry.take() {
-            hca.deadlines.change(hca, cqn, Some(old), None);
+            hca.objects.deadlines.change(hca, cqn, Some(old), None);
         }
     }
 }
@@ -151,7 +156,7 @@ impl Inner {
             self.alarm.clear(scheduler, flow_of(hca));
             return None;
         };
-        let home = hca.flows().home(Flow::NOTIFICATIONS);
+        let home = hca.flows.port.home(Flow::NOTIFICATIONS);
         Some(self.alarm.set(scheduler, flow_of(hca), home, first))
     }
 }

@@ -16,7 +16,7 @@ use roce::net::{gid_to_ip, multicast_mac};
 use virtio_rdma_abi::number::Qpn;
 
 use crate::config::Limits;
-use crate::error::{require, Errno, Result};
+use crate::error::{full, Reason, Refusal, Result, What};
 use crate::gid::Gid;
 use crate::Hca;
 
@@ -35,37 +35,42 @@ impl Groups {
         self.0.load().get(mgid).cloned()
     }
 
-    /// Adds a QP to a group. Returns whether the group is new. Fails with `EEXIST` if the QP is a
-    /// member already, and with `ENOMEM` if a limit is reached.
+    /// Adds a QP to a group. Returns whether the group is new. Refuses a QP that is a member
+    /// already, and what exceeds a limit.
     fn attach(&self, mgid: Gid, qpn: Qpn, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
-        let room =
-            |used: usize, limit: u32| (used < limit as usize).then_some(()).ok_or(Errno::NOMEM);
+        let room = |what, used: usize, limit: u32| {
+            let has_room = used < limit as usize;
+            has_room.then_some(()).ok_or(full(what, limit))
+        };
         let members = groups.get(&mgid).map_or(&[][..], |members| members);
         if members.contains(&qpn) {
-            return Err(Errno::EXIST);
+            return Err(Refusal::gid(Reason::Exists, What::Mgid, mgid));
         }
         let is_new = members.is_empty();
         if is_new {
-            room(groups.len(), limits.max_mcast_grp)?;
+            room(What::Groups, groups.len(), limits.max_mcast_grp)?;
         }
-        room(members.len(), limits.max_mcast_qp_attach)?;
+        room(What::Members, members.len(), limits.max_mcast_qp_attach)?;
         let total = groups.values().map(|members| members.len()).sum();
-        room(total, limits.max_total_mcast_qp_attach)?;
+        room(What::AllMembers, total, limits.max_total_mcast_qp_attach)?;
         let members = members.iter().copied().chain([qpn]).collect();
         groups.insert(mgid, members);
         self.0.store(Arc::new(groups));
         Ok(is_new)
     }
 
-    /// Removes a QP from a group. Returns whether the group has no members left. Fails with
-    /// `EINVAL` if the QP is not a member.
+    /// Removes a QP from a group. Returns whether the group has no members left. Refuses a
+    /// QP that is not a member.
     fn detach(&self, mgid: Gid, qpn: Qpn) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
+        let stranger = Refusal::gid(Reason::NotMember, What::Mgid, mgid);
         let Entry::Occupied(mut group) = groups.entry(mgid) else {
-            return Err(Errno::INVAL);
+            return Err(stranger);
         };
-        require(group.get().contains(&qpn))?;
+        if !group.get().contains(&qpn) {
+            return Err(stranger);
+        }
         let left: Arc<[Qpn]> = without(group.get(), qpn);
         let has_ended = left.is_empty();
         if has_ended {
@@ -111,25 +116,31 @@ impl Hca {
     /// Attaches QP `qpn`, a UD QP, to a group: the QP receives the group's datagrams.
     pub(crate) fn attach_to(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         let address = gid_to_ip(mgid);
-        require(address.is_multicast())?;
-        if self.groups.attach(mgid, qpn, &self.config().limits)? {
-            self.frames.join(multicast_mac(address));
+        if !address.is_multicast() {
+            return Err(Refusal::gid(Reason::NotGroup, What::Mgid, mgid));
+        }
+        if self
+            .objects
+            .groups
+            .attach(mgid, qpn, &self.config().limits)?
+        {
+            self.frames.port.join(multicast_mac(address));
         }
         Ok(())
     }
 
     /// Detaches QP `qpn` from a group.
     pub(crate) fn detach_from(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
-        if self.groups.detach(mgid, qpn)? {
-            self.frames.leave(multicast_mac(gid_to_ip(mgid)));
+        if self.objects.groups.detach(mgid, qpn)? {
+            self.frames.port.leave(multicast_mac(gid_to_ip(mgid)));
         }
         Ok(())
     }
 
     /// Detaches QP `qpn` from all groups.
     pub(crate) fn leave_groups(&self, qpn: Qpn) {
-        for mgid in self.groups.forget(qpn) {
-            self.frames.leave(multicast_mac(gid_to_ip(mgid)));
+        for mgid in self.objects.groups.forget(qpn) {
+            self.frames.port.leave(multicast_mac(gid_to_ip(mgid)));
         }
     }
 }

@@ -31,7 +31,6 @@ impl Pd {
         }
     }
 
-    /// PDN of the PD.
     pub(crate) fn number(&self) -> Pdn {
         self.number
     }

@@ -29,7 +29,6 @@ const START: u32 = 512;
 /// MTU. So peers that answer in turn acknowledge something in each period.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// The load of a port.
 #[derive(Debug, Default)]
 pub(crate) struct PortLoad {
     /// Number of response packets that QPs have booked.
@@ -246,7 +245,7 @@ mod tests {
             assert_eq!((booked(&port), port.share()), (LARGEST, 256));
             assert!(port.update(&mut qp, now, outstanding(all, 0)));
             assert_eq!((booked(&port), port.share()), (0, 512));
-            assert_eq!(qp.deadline(), None, "a silent peer needs no further turns");
+            assert_eq!(qp.deadline(), None, "a silent peer needs no more turns");
             // A retransmission requests what is outstanding.
             assert!(port.book(&mut qp, all));
             now += PERIOD;

@@ -13,7 +13,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::shared::Mutex;
+use scheduler::shared::Mutex;
 
 /// Credit for one byte or message. A rate of one per second earns a credit of 1 per nanosecond.
 const UNIT: i128 = 1_000_000_000;

@@ -5,6 +5,7 @@
 use budget::Charge;
 use dma::DmaView;
 use roce::work::RecvWr;
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::ctrl::RspQuerySrq;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
@@ -12,11 +13,11 @@ use virtio_rdma_abi::number::{Pdn, Srqn};
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DeviceSharedQueue;
 
-use crate::error::{require, Result};
+use crate::details::{self, SrqDetails};
+use crate::error::{at_least, at_most, require, Reason, Result, What};
 use crate::event::EventSource;
 use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
-use crate::shared::Mutex;
 use crate::users::Users;
 use crate::wqe::{parse_recv, recv_size, BadRecv, PostedRecv, RecvOrigin, FIRST_OF_RECV};
 use crate::Hca;
@@ -82,14 +83,12 @@ pub(crate) struct SrqInit {
     pub max_wr: u32,
     /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
-    /// The ring's memory.
     pub ring: RingMem,
     /// Charge for the SRQ's memory in the HCA.
     pub charge: Charge,
 }
 
 impl Srq {
-    /// A new SRQ.
     pub(crate) fn new(number: Srqn, init: SrqInit) -> Self {
         Self {
             number,
@@ -111,7 +110,6 @@ impl Srq {
         }
     }
 
-    /// SRQN of the SRQ.
     pub(crate) fn number(&self) -> Srqn {
         self.number
     }
@@ -185,13 +183,15 @@ impl Srq {
         let view = hca.space.enter();
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
-        require(queue.state == SrqState::Live)?;
+        let is_live = queue.state == SrqState::Live;
+        require(is_live, Reason::Failed, What::Srqn, self.number.get())?;
         let bound = new.as_ref().map_or(queue.max_wr, |new| new.max_wr);
-        require(limit.is_none_or(|limit| limit <= bound))?;
+        at_most(What::Limit, limit.unwrap_or(0), bound)?;
         if let Some(NewRing { max_wr, ring }) = new {
             let (old, new) = (*mem.layout(), *ring.layout());
             // A fetched slot keeps its number in the new ring, so the new ring must not be smaller.
-            require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
+            at_least(What::Slots, new.slots(), old.slots())?;
+            at_least(What::SlotShift, new.slot_shift(), old.slot_shift())?;
             queue.ring.moved(new);
             queue.max_wr = max_wr;
             *mem = ring;
@@ -213,6 +213,20 @@ impl Srq {
             }
             SrqState::Broken | SrqState::Destroyed => 0,
         }
+    }
+
+    /// The state of the SRQ; `None` if the SRQ is destroyed.
+    pub(crate) fn details(&self, hca: &Hca) -> Option<SrqDetails> {
+        let posted = self.posted(&hca.space.enter());
+        let queue = &self.inner.lock().queue;
+        (queue.state != SrqState::Destroyed).then(|| SrqDetails {
+            srqn: self.number.get(),
+            is_live: queue.state == SrqState::Live,
+            posted,
+            max_wr: queue.max_wr,
+            limit: queue.limit,
+            qps: details::numbers(self.users.qpns()),
+        })
     }
 
     /// Executes QUERY_SRQ.
@@ -253,6 +267,7 @@ impl Srq {
     }
 
     fn raise(&self, hca: &Hca, event: AsyncEvent) {
+        hca.note_raised(0, event, self.cookie);
         hca.events()
             .asynchronous(EventSource::Srq(self.number), event, self.cookie);
     }

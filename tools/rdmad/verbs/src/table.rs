@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
+use scheduler::shared::{note_reference, Mutex, RwLock};
 use virtio_rdma_abi::number::Number;
 
-use crate::shared::{note_reference, Mutex, RwLock};
+use crate::error::{full, no_such, Result, What};
 use crate::shuffle::{Secret, Shuffle};
 
 /// A bounded table of objects, indexed by number.
@@ -86,7 +87,7 @@ pub(crate) struct Reserved<'a, N: Number, T> {
 /// An object of a table that a turn uses.
 ///
 /// After the object's removal and a wait for the turns in progress, no thread holds the object any
-/// more. A thread has room to note eight such references in memory of its own. Further references
+/// more. A thread has room to note eight such references in memory of its own. More references
 /// change the object's reference count, which is slower, so hold only few at a time.
 pub(crate) struct Held<T>(Guard<Option<Arc<T>>>);
 
@@ -167,6 +168,19 @@ impl<N: Number, T> Table<N, T> {
         let _visit = slot.visitors.read();
         let object = slot.object.load();
         object.as_deref().map(visit)
+    }
+
+    /// The object with this number, for a command. `what` names the number in a refusal.
+    pub(crate) fn find(&self, what: What, number: N) -> Result<Arc<T>> {
+        self.get(number).ok_or(no_such(what, number))
+    }
+
+    /// Reserves a free number for a command.
+    pub(crate) fn number(&self, what: What) -> Result<Reserved<'_, N, T>> {
+        self.reserve().ok_or_else(|| {
+            let limit = self.free.lock().order.len();
+            full(what, limit)
+        })
     }
 
     /// Reserves a free number. Returns `None` if all are in use.
@@ -279,7 +293,6 @@ impl<N: Number, T> Table<N, T> {
 }
 
 impl<N: Number, T> Reserved<'_, N, T> {
-    /// The reserved number.
     pub(crate) fn number(&self) -> N {
         self.number
     }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::number::Qpn;
 
-use crate::shared::Mutex;
 use crate::Hca;
 
 /// The QPs that use a CQ or SRQ. For each QPN: the number of the QP's queues that use the CQ or
@@ -29,6 +29,11 @@ impl Users {
                 users.remove(&qpn);
             }
         }
+    }
+
+    /// The QPs.
+    pub(crate) fn qpns(&self) -> Vec<Qpn> {
+        self.0.lock().keys().copied().collect()
     }
 
     /// Whether any QP uses the CQ or SRQ.

@@ -26,7 +26,7 @@ pub enum ChainError {
     TooLong,
     /// An indirect descriptor without the negotiated feature, in an indirect table, or with the
     /// NEXT flag.
-    #[error("indirect descriptor where there must be none")]
+    #[error("indirect descriptor where none is allowed")]
     Indirect,
     /// The length of an indirect table is not a multiple of the descriptor size.
     #[error("indirect descriptor table of {0} bytes")]

@@ -82,7 +82,7 @@ impl AddressFilter {
                         (Some(PROTOCOL_ICMPV6), Fragment::None) => {
                             self.admit_icmpv6(port, src, payload)
                         }
-                        // The next fragment would say what the packet is (RFC 7112).
+                        // The header chain must end in the first fragment (RFC 7112).
                         (None, Fragment::First) => false,
                         (_, Fragment::First | Fragment::None) => true,
                     }
@@ -170,7 +170,7 @@ mod tests {
 
     const OURS: Mac = [0x52, 0x54, 0, 9, 0, 1];
     const THEIRS: Mac = [0x52, 0x54, 0, 9, 0, 2];
-    /// A further MAC address of the same port as `OURS`.
+    /// Another MAC address of the port with `OURS`.
     const MORE: Mac = [0x52, 0x54, 0, 9, 0, 9];
 
     fn v4(text: &str) -> [u8; 4] {

@@ -280,7 +280,7 @@ mod tests {
             if waits.is_none_or(|queue| queue.frames.is_empty()) {
                 push(&mut backlog, B, 1, 60);
             }
-            // After the first frame, the source is found without a frame.
+            // After the first frame, this source has no frame.
             for len in next(&mut backlog, 1)
                 .into_iter()
                 .chain(next(&mut backlog, 1))

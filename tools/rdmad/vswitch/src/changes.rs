@@ -40,7 +40,7 @@ pub(crate) struct ChangeRequest {
 }
 
 impl ChangeRequest {
-    /// Calls `change` to make the change, and sends the result to the requesting thread.
+    /// Makes the change by `change`, and sends the result to the requesting thread.
     pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<ChangeResult>) {
         // This can't fail: the requesting thread waits for the result.
         let _ = self.done.send(change(self.change));

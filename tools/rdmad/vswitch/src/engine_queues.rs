@@ -40,7 +40,7 @@ pub(crate) const ENGINE_FRAMES: usize = 2048;
 pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
 /// Length of the queue up to which frames from uplinks are accepted.
 pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
-/// Length of the queue from which on engines wait before they send further frames to it.
+/// Length of the queue from which on engines wait before they send more frames to it.
 const CROWDED: usize = RECEIVE_QUEUE / 2;
 /// Length of the queue from which on new frames are marked as congested, if their sender supports
 /// ECN.
@@ -61,7 +61,6 @@ pub(crate) struct EngineQueues {
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
     calls: Arc<Calls>,
-    /// The index of the engine's port.
     index: PortIndex,
     counters: Arc<FrameCounters>,
     ready: OnceLock<Box<dyn Fn(Caller) + Send + Sync>>,
@@ -72,7 +71,7 @@ pub(crate) struct EngineQueues {
 struct Outgoing {
     /// At most as many frames as the engine's pool has.
     frames: FrameQueue,
-    /// Whether the switch's thread was told of frames, and has yet to take them.
+    /// Whether the switch's thread was notified of frames and has yet to take them.
     has_called: AtomicBool,
 }
 
@@ -169,7 +168,7 @@ impl EngineQueues {
         u16::try_from(1 + self.index.0).map_or(Lane::MANY, Lane::new)
     }
 
-    /// Whether engines wait before they send further frames to this engine.
+    /// Whether engines wait before they send more frames to this engine.
     fn is_crowded(&self) -> bool {
         self.incoming.len() >= CROWDED
     }

@@ -74,7 +74,7 @@ pub(crate) struct EventLoop {
     offloads_icrc: bool,
 }
 
-/// Maximum number of events in a round. Further events are returned in the next round.
+/// Maximum number of events in a round. More events are returned in the next round.
 pub(crate) const EVENTS: usize = 64;
 
 /// The subject of an event of epoll.

@@ -13,7 +13,7 @@
 //! | reorder | the frame waits until 1 to [`REORDER_SPAN`] later frames have overtaken it, [`REORDER_LIMIT`] at most |
 //! | delay | the frame waits 1 to [`DELAY_LIMIT`] milliseconds; a frame to be reordered is not delayed as well |
 //!
-//! At most [`HELD_LIMIT`] frames wait; further frames are sent on at once. Only the times vary
+//! At most [`HELD_LIMIT`] frames wait; later frames are sent on at once. Only the times vary
 //! between runs with the same seed.
 
 use std::str::FromStr;
@@ -136,7 +136,7 @@ impl<T: Copy> Injector<T> {
         self.held.retain(|held| !tags(&held.tag));
     }
 
-    /// Applies the faults to a frame. Passes the frames that are to be sent on now to `emit`.
+    /// Applies the faults to a frame. Passes the frames whose delay is over to `emit`.
     pub(crate) fn pass(
         &mut self,
         tag: T,

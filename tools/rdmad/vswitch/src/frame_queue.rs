@@ -21,12 +21,11 @@ pub(crate) struct FrameQueue {
 #[derive(Debug, Default)]
 struct Waiting {
     frames: VecDeque<Frame>,
-    /// Whether nobody will take frames any more.
+    /// Whether the receiver takes no more frames.
     is_closed: bool,
 }
 
 impl FrameQueue {
-    /// Number of frames.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }

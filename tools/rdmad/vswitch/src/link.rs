@@ -100,8 +100,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link to a network interface, whose QEMU connects to this socket, as `user` if that is
-    /// given. `clock` measures the system calls.
+    /// A link to a network interface, whose QEMU connects to this socket. If `user` is given, only
+    /// this user may connect. `clock` measures the system calls.
     pub(crate) fn of_net(
         (listener, path): (UnixListener, SocketPath),
         user: Option<u32>,
@@ -217,7 +217,7 @@ impl Link {
         self.backlog.clear() + lost.dropped + lost.over_share
     }
 
-    /// The system calls for the other end, if an untrusted process is there.
+    /// The system calls for the other end, if that is an untrusted process.
     pub(crate) fn calls(&self) -> Option<&Arc<LongCalls>> {
         match &self.socket {
             Socket::Net(stream) => Some(stream.calls()),
@@ -225,21 +225,21 @@ impl Link {
         }
     }
 
-    /// How long after `now` no system call is to be made for the link: it has used up its share of
-    /// the thread's time.
+    /// How long after `now` the thread must make no system call for the link, since the link has
+    /// used up its share of the thread's time.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.calls()
             .map_or(Duration::ZERO, |calls| calls.pause(now))
     }
 
-    /// Whether frames are to be read at `now`.
+    /// Whether frames may be read at `now`.
     pub(crate) fn may_read(&self, now: Instant) -> bool {
         let has_frame = || matches!(&self.socket, Socket::Net(stream) if stream.has_frame());
         self.held_for.is_none() && (self.pause(now).is_zero() || has_frame())
     }
 
-    /// The events that epoll is to report. While no frames are to be read, it reports the end of
-    /// the connection once (edge-triggered), not again and again.
+    /// The events that epoll is to report. While no frames may be read, it reports the end of the
+    /// connection only once (edge-triggered).
     pub(crate) fn events(&self, now: Instant) -> EventFlags {
         let input = match self.held_for.is_none() && self.pause(now).is_zero() {
             true => EventFlags::IN,

@@ -21,7 +21,6 @@ impl Listed {
         }
     }
 
-    /// Adds an index.
     pub(crate) fn add(&mut self, index: usize) {
         if !mem::replace(&mut self.is_listed[index], true) {
             self.list.push(index);

@@ -18,8 +18,8 @@ pub const AGEING: Duration = Duration::from_secs(300);
 /// through a loop of two uplinks don't move an address either: they return within this time.
 pub const HOLD: Duration = Duration::from_secs(1);
 
-/// Maximum number of addresses in the table for each uplink. Frames to further addresses are sent
-/// to all uplinks.
+/// Maximum number of addresses in the table for each uplink. Frames to other addresses are sent to
+/// all uplinks.
 pub const CAPACITY: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]

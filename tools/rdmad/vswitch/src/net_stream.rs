@@ -7,8 +7,8 @@
 //! write sends many. If a write sends a part of a frame only, the frame stays the first of the
 //! backlog, and the next write continues within it.
 //!
-//! The switch serves one connection at a time. Further connections wait in the queue of the
-//! listening socket until the present connection ends.
+//! The switch serves one connection at a time. Other connections wait in the queue of the listening
+//! socket until the present connection ends.
 
 #[cfg(test)]
 mod tests;
@@ -70,7 +70,7 @@ struct Progress {
 }
 
 impl NetStream {
-    /// Serves connections to `listener`, of `user` alone if that is given.
+    /// Serves connections to `listener`. If `user` is given, only this user may connect.
     pub(crate) fn new(
         listener: UnixListener,
         user: Option<u32>,
@@ -92,7 +92,7 @@ impl NetStream {
         })
     }
 
-    /// The listening socket. It stays readable while further connections wait, so epoll must report
+    /// The listening socket. It stays readable while other connections wait, so epoll must report
     /// each connection only once (edge-triggered).
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
@@ -143,8 +143,8 @@ impl NetStream {
         taken.ok_or(Errno::AGAIN)
     }
 
-    /// Whether [`receive`](Self::receive) is to be called again although epoll may report nothing:
-    /// a frame was read already, or a connection may wait.
+    /// Whether [`receive`](Self::receive) must be called again although epoll may report nothing: a
+    /// frame was read already, or a connection may wait.
     pub(crate) fn has_arrived(&self) -> bool {
         self.connection.is_none() || self.has_frame()
     }
@@ -195,7 +195,7 @@ impl Arrival {
         self.is_all = false;
     }
 
-    /// The next frame if it is complete, or its length if that is malformed.
+    /// The next frame if it is complete. The error is a malformed length.
     fn next(&self) -> Option<Result<&[u8], u32>> {
         let arrived = &self.bytes[self.start..self.end];
         let (length, rest) = arrived.split_first_chunk::<LENGTH>()?;
@@ -206,8 +206,8 @@ impl Arrival {
         rest.get(..length as usize).map(Ok)
     }
 
-    /// Takes the next frame, if it is complete. Of a frame that is longer than `into`, only the
-    /// start is copied.
+    /// Takes the next frame, if it is complete. If the frame is longer than `into`, only its start
+    /// is copied.
     fn take(&mut self, into: &mut [u8]) -> Option<Received> {
         Some(match self.next()? {
             Ok(frame) => {

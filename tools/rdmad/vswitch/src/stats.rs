@@ -28,8 +28,9 @@ macro_rules! counters {
             $($(#[$meta])* pub $field: u64,)*
         }
 
-        /// The live counters, from which [`Stats`] are read. The sender's thread counts `received`,
-        /// and the threads of other ports the frames to it, so these are on different cache lines.
+        /// The live counters, from which [`Stats`] are read. The sender's thread counts `received`.
+        /// The threads of other ports count the frames to the port. So these counters are on
+        /// different cache lines.
         #[derive(Debug, Default)]
         pub(crate) struct FrameCounters {
             pub(crate) name: String,
@@ -102,7 +103,7 @@ pub struct Queue {
     pub frames: u64,
     /// Maximum number of frames that waited at a time.
     pub longest: u64,
-    /// Number of waiting frames at which further frames are dropped. In the queue of a socket, the
+    /// Number of waiting frames at which later frames are dropped. In the queue of a socket, the
     /// limit applies to each source (a port or an uplink), and frames of engines may exceed it.
     pub limit: u64,
 }

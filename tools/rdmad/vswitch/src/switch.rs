@@ -39,7 +39,8 @@ pub struct PortConfig {
     pub name: String,
     /// MAC address of the VM, unicast.
     pub mac: Mac,
-    /// Further MAC addresses of the VM's network interface, unicast. RoCE is sent with `mac` alone.
+    /// Additional MAC addresses of the VM's network interface, unicast. RoCE is sent only with
+    /// `mac`.
     pub more_macs: Vec<Mac>,
     /// Path of the socket of the VM's network interface, if it has one. QEMU connects to it.
     pub net: Option<PathBuf>,
@@ -58,7 +59,6 @@ pub struct PortConfig {
 /// An uplink, and the kind of network behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkConfig {
-    /// The link.
     pub link: Uplink,
     /// Whether routers may be behind the uplink. The source MAC address of a RoCE packet may then
     /// not be its sender's.
@@ -139,7 +139,6 @@ pub struct Switch {
 pub(crate) struct SharedTable {
     /// Engine queues of the ports, by their index.
     ports: Mutex<Vec<Option<Arc<EngineQueues>>>>,
-    /// Counters of the uplinks.
     uplinks: Vec<Arc<FrameCounters>>,
     groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
     /// Whether engines deliver frames to each other without the switch's thread. With a capture or

@@ -54,7 +54,6 @@ impl Tap {
         rustix::io::readv(&self.file, &mut parts)
     }
 
-    /// Sends a frame.
     pub(crate) fn send(&self, frame: &[u8]) -> Result<(), Errno> {
         rustix::io::write(&self.file, frame).map(drop)
     }

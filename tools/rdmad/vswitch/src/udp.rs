@@ -125,7 +125,6 @@ impl Udp {
         self.trial = TRIAL;
     }
 
-    /// Sends a single frame.
     pub(crate) fn send_one(&self, frame: &[u8]) -> Result<(), Errno> {
         twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }

@@ -52,8 +52,8 @@ impl UnixRemote {
         remote
     }
 
-    /// Connects to the present socket at the remote end's path. To be called from time to time:
-    /// until then, a restarted remote end can't send to this socket, so nothing else reports the
+    /// Connects to the present socket at the remote end's path. Must be called periodically: a
+    /// restarted remote end can't send to this socket before the call, so nothing else reports the
     /// restart.
     pub(crate) fn reconnect(&mut self) {
         let _ = self.connect();

@@ -95,7 +95,7 @@ fn nobody_at_the_other_end_costs_frames_alone() {
     // Waits: the receiver may read the last frame before the switch has counted the dropped ones.
     rig.counts(2, |stats| stats.dropped, 2);
     // The receiver returns.
-    let again = Net::at(&rig.dir.path().join("net2"));
+    let again = Netdev::at(&rig.dir.path().join("net2"));
     again.send(&frame(mac(0), mac(2), "back"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), "back"));
     rig.nets[0].send(&frame(mac(2), mac(0), "found"));
@@ -105,7 +105,7 @@ fn nobody_at_the_other_end_costs_frames_alone() {
 #[test]
 fn a_second_connection_is_served_once_the_first_has_ended() {
     let mut rig = Rig::new(2, 0);
-    let second = Net::at(&rig.dir.path().join("net1"));
+    let second = Netdev::at(&rig.dir.path().join("net1"));
     second.send(&frame(mac(0), mac(1), "second"));
     for text in ["one", "two"] {
         rig.nets[1].send(&frame(mac(0), mac(1), text));
@@ -125,7 +125,7 @@ fn a_malformed_stream_is_closed() {
     let rig = Rig::new(2, 0);
     let path = rig.dir.path().join("net1");
     for (count, length) in (1..).zip([0, 1 << 20, u32::MAX]) {
-        let net = Net::at(&path);
+        let net = Netdev::at(&path);
         if count == 1 {
             // The first connection is still open.
             rig.nets[1].send_raw(&length.to_be_bytes());
@@ -136,7 +136,7 @@ fn a_malformed_stream_is_closed() {
         }
         rig.counts(1, |stats| stats.errors, count);
     }
-    let net = Net::at(&path);
+    let net = Netdev::at(&path);
     net.send(&frame(mac(0), mac(1), "sound"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "sound"));
 }

@@ -14,6 +14,7 @@ use roce::net::Mac;
 use roce::{Frame, FramePort};
 use sockets::Access;
 use tempfile::TempDir;
+use testkit::wait;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Uplink};
 
 /// Configuration of port number `port`, which a test adds later.
@@ -139,7 +140,7 @@ fn a_network_interface_comes_and_goes() {
     let at = |name: &str| rig.dir.path().join(name);
     for number in 0..3 {
         let socket = sockets::listen(&at("late"), &Access::default()).unwrap();
-        let far = Net::at(&at("late"));
+        let far = Netdev::at(&at("late"));
         let config = PortConfig {
             addresses: vec!["10.9.0.3".parse().unwrap()],
             ..late(2, 0)
@@ -392,7 +393,7 @@ fn broadcasts_stay_in_their_group() {
     let add = |port, group| {
         let path = rig.dir.path().join(format!("net{port}"));
         let socket = sockets::listen(&path, &Access::default()).unwrap();
-        let far = Net::at(&path);
+        let far = Netdev::at(&path);
         let engine = rig.switch.add_port(late(port, group), Some(socket));
         (far, engine.unwrap())
     };

@@ -10,11 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::*;
+use testkit::{wait, Waiters};
 use vswitch::stats::Stats;
-
-#[path = "../../testing/waiters.rs"]
-mod waiters;
-use waiters::Waiters;
 
 /// Port 0 has waiters. The switch leaves off writing to it, and serves the others.
 #[test]

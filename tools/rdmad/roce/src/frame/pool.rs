@@ -23,9 +23,9 @@ const LEAST: usize = 16;
 /// Buffers that [`FramePool::shed`] has yet to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surplus {
-    /// More buffers are to be freed at once.
+    /// More buffers must be freed at once.
     Rest,
-    /// Buffers that are not used until the next call are to be freed then.
+    /// Buffers that are not used until the next call can be freed then.
     Candidates,
     /// The pool keeps its free buffers.
     None,
@@ -33,8 +33,8 @@ pub enum Surplus {
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
-/// Buffers are allocated on first use. [`shed`](Self::shed), which is to be called from time to
-/// time, frees long buffers that were not used since its last call.
+/// Buffers are allocated on first use. [`shed`](Self::shed), which must be called periodically,
+/// frees long buffers that were not used since its last call.
 #[derive(Clone)]
 pub struct FramePool(Arc<PoolHandle>);
 
@@ -115,10 +115,10 @@ struct Buffers {
     allocated: usize,
     /// The least number of free long buffers since the last [`shed`](FramePool::shed).
     unused_long: usize,
-    /// Whether the owner of the pool was told of a surplus and has yet to remove it.
+    /// Whether the owner of the pool was notified of a surplus and has yet to remove it.
     surplus_reported: bool,
     lanes: Box<[LaneUse]>,
-    /// Whether somebody who got no frame has to be told when a buffer is returned.
+    /// Whether a caller that got no frame must be notified when a buffer is returned.
     starved: bool,
     /// Whether the handle was dropped. Then no buffer is kept.
     closed: bool,
@@ -235,24 +235,23 @@ impl FramePool {
     }
 
     /// Sets `notify`. If [`take`](Self::take), [`take_many`](Self::take_many) or
-    /// [`room`](Self::room) has found no buffer, the thread that returns the next buffer
-    /// calls `notify`. If [`take_for`](Self::take_for) was refused because of its lane, the thread
-    /// calls `notify` that returns so many buffers that the lane has room again. Later calls of
-    /// `on_free` have no effect.
+    /// [`room`](Self::room) has found no buffer, the thread that returns the next buffer calls
+    /// `notify`. If [`take_for`](Self::take_for) was refused because of its lane, the thread that
+    /// returns enough buffers of the lane calls `notify`. Later calls of `on_free` have no effect.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.pool().notify.set(Box::new(notify));
     }
 
-    /// Sets `notify`. It is called when the pool has so many free buffers that
-    /// [`shed`](Self::shed) may free some, but not again before `shed` has returned
-    /// [`Surplus::None`]. Later calls of `on_surplus` have no effect.
+    /// Sets `notify`. It is called when the pool has enough free buffers for [`shed`](Self::shed)
+    /// to free some, but not again before `shed` has returned [`Surplus::None`]. Later calls of
+    /// `on_surplus` have no effect.
     pub fn on_surplus(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.pool().on_surplus.set(Box::new(notify));
     }
 
     /// Frees long buffers that were not used since the last call, except [`KEPT`], but at most
-    /// `room`, from which it subtracts their number. After [`Surplus::Rest`], the next call goes
-    /// on.
+    /// `room`, from which it subtracts their number. After [`Surplus::Rest`], the next call
+    /// continues.
     pub fn shed(&self, room: &mut usize) -> Surplus {
         let mut buffers = self.pool().buffers.lock();
         let (freed, left) = buffers.shed(*room);
@@ -322,7 +321,7 @@ impl FramePool {
         }
         buffers.starved |= free == 0;
         let limit = if is_crowded { 0 } else { limit(lane, free) };
-        // A lane that may be refused the next buffer has to try.
+        // At least 1: a refused attempt makes the lane wait for its notification.
         free.min(limit.max(LEAST).saturating_sub(used).max(1))
     }
 
@@ -364,7 +363,8 @@ impl Pool {
             match buffers.take_for(self.capacity, len, to) {
                 Ok(buffer) => frames.push(Frame::new(buffer, len).of(to)),
                 Err(lack) => {
-                    // A caller that got some of the frames need not be told: it goes on with them.
+                    // A caller that got some of the frames need not be notified: it continues with
+                    // them.
                     if frames.len() == before {
                         buffers.refused(&lack, to);
                     }

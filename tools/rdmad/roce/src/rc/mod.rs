@@ -53,7 +53,7 @@ pub struct RequesterAttr {
     pub timeout: u8,
     /// Maximum number of transport retries without progress, 0 to 7.
     pub retry_cnt: u8,
-    /// Maximum number of retries after RNR NAKs without progress, 0 to 6; 7 is no limit.
+    /// Maximum number of retries after RNR NAKs without progress, 0 to 6; 7 means no limit.
     pub rnr_retry: u8,
     /// Maximum number of READs and atomic operations outstanding at a time.
     pub max_rd_atomic: u8,
@@ -68,6 +68,6 @@ pub struct ResponderAttr {
     pub min_rnr_timer: u8,
     /// Maximum number of READs and atomic operations that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
-    /// Remote operations that the QP admits.
+    /// Remote operations that the QP permits.
     pub access: AccessFlags,
 }

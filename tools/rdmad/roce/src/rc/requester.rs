@@ -26,7 +26,7 @@ use crate::connection::{Connection, QpError, TemplatedConnection};
 use crate::env::{Incident, RequesterEnv};
 use crate::net::Path;
 use crate::psn::Psn;
-use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
+use crate::work::{packets, SendFlags, SendOp, SendWr, WcFault, ATOMIC_SIZE, MAX_MESSAGE};
 
 use self::probe::{Probe, Prober};
 pub use self::saved::RequesterState;
@@ -50,8 +50,8 @@ struct Pending<L> {
     first: u64,
     end: u64,
     /// `Some` if the work request can't be executed completely. When all earlier work requests have
-    /// ended, this one ends with the given status.
-    failed: Option<WcStatus>,
+    /// ended, this one ends with the given fault.
+    failed: Option<WcFault>,
     /// Whether the work request is an operation on local keys that has not been executed.
     local: bool,
 }
@@ -114,8 +114,8 @@ pub struct Requester<L> {
     excuses: u8,
     /// Whether the packet at `next` is a probe, which the window does not hold back.
     probing: bool,
-    /// Value of `una` when a response last made the requester go back. Further responses do not
-    /// make it go back to the same packet again.
+    /// Value of `una` when a response last made the requester go back. Later responses do not make
+    /// it go back to the same packet again.
     went_back: Option<u64>,
     /// End of the local ACK timeout.
     ack_deadline: Option<Instant>,
@@ -209,28 +209,30 @@ impl<L> Requester<L> {
     }
 
     /// Queues an invalid work request. When all earlier work requests have ended, it ends with
-    /// `status` and ends the connection.
-    pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
-        self.enqueue(wr, Some(status))
+    /// `fault` and ends the connection.
+    pub fn post_failed(&mut self, wr: SendWr<L>, fault: WcFault) -> Result<(), SendWr<L>> {
+        self.enqueue(wr, Some(fault))
     }
 
-    fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
+    fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcFault>) -> Result<(), SendWr<L>> {
         if self.dead {
             return Err(wr);
         }
         let never_fits = is_answered(&wr.op) && self.attr.max_rd_atomic == 0;
-        let fits = match wr.op {
-            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => wr.length == ATOMIC_SIZE,
-            _ => wr.length <= MAX_MESSAGE,
+        let misfit = match wr.op {
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => {
+                (wr.length != ATOMIC_SIZE).then_some(WcFault::BAD_ATOMIC_LENGTH)
+            }
+            _ => (wr.length > MAX_MESSAGE).then_some(WcFault::TOO_LONG),
         };
         let failed = failed
-            .or((!fits).then_some(WcStatus::LocLenErr))
-            .or(never_fits.then_some(WcStatus::LocQpOpErr));
+            .or(misfit)
+            .or(never_fits.then_some(WcFault::NO_READS));
         self.append(wr, failed)
     }
 
     /// Queues a work request after its checks.
-    fn append(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
+    fn append(&mut self, wr: SendWr<L>, failed: Option<WcFault>) -> Result<(), SendWr<L>> {
         let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
         let end = if local {
@@ -310,7 +312,7 @@ impl<L> Requester<L> {
         }
         if let Some(at) = self.ack_deadline.filter(|at| *at <= now) {
             if self.is_excused(at, env) {
-                env.count(Incident::Probe);
+                env.note(Incident::Probe, self.psn(self.una), 0);
                 self.start_ack_timer(now);
                 self.prober.repeat();
                 self.rewind_last();
@@ -318,13 +320,13 @@ impl<L> Requester<L> {
             }
             // Responses that arrive after the timeout may make the requester go back again.
             self.went_back = None;
-            env.count(Incident::Timeout);
+            env.note(Incident::Timeout, self.psn(self.una), self.retries.into());
             return self.go_back(env);
         }
         let Some(probe) = self.prober.due(now) else {
             return Ok(());
         };
-        env.count(Incident::Probe);
+        env.note(Incident::Probe, self.psn(self.una), 0);
         match probe {
             Probe::Last => self.rewind_last(),
             Probe::All => {
@@ -375,11 +377,11 @@ impl<L> Requester<L> {
                 break;
             };
             self.cursor = self.cursor.saturating_sub(1);
-            env.complete_send(pending.wr, WcStatus::Success);
+            env.complete_send(pending.wr, Ok(()));
         }
         let front = self.queue.front().filter(|front| !self.holds(front));
         match front.and_then(|pending| pending.failed) {
-            Some(status) => Err(self.fail(status, env)),
+            Some(fault) => Err(self.fail(fault, env)),
             None => Ok(()),
         }
     }
@@ -404,8 +406,8 @@ impl<L> Requester<L> {
             }
             match env.execute_local(&pending.wr.local) {
                 Ok(()) => pending.local = false,
-                Err(status) => {
-                    pending.failed = Some(status);
+                Err(fault) => {
+                    pending.failed = Some(fault);
                     return true;
                 }
             }
@@ -414,7 +416,8 @@ impl<L> Requester<L> {
         true
     }
 
-    /// Whether `pending` has not begun and must not begin because of [`hold`](Self::hold).
+    /// Whether [`hold`](Self::hold) keeps `pending` from being started: none of its packets was
+    /// sent.
     fn holds(&self, pending: &Pending<L>) -> bool {
         self.held && pending.first >= self.sent
     }
@@ -442,7 +445,7 @@ impl<L> Requester<L> {
     /// connection.
     fn go_back<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         let Some(left) = self.retries.checked_sub(1) else {
-            return Err(self.fail(WcStatus::RetryExcErr, env));
+            return Err(self.fail(WcFault::PEER_SILENT, env));
         };
         self.retries = left;
         self.ack_deadline = None;
@@ -464,7 +467,7 @@ impl<L> Requester<L> {
     /// the responses that have arrived.
     fn rewind_last(&mut self) {
         if self.next == self.una {
-            // All packets are to be retransmitted already.
+            // All packets will be retransmitted anyway.
             return;
         }
         let sent = self.queue.range(..self.queue.len().min(self.cursor + 1));
@@ -484,11 +487,11 @@ impl<L> Requester<L> {
         self.probing = true;
     }
 
-    /// Ends the connection and completes the oldest work request with `status`.
-    fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
+    /// Ends the connection and completes the oldest work request with `fault`.
+    fn fail<E: RequesterEnv<Send = L>>(&mut self, fault: WcFault, env: &mut E) -> QpError {
         self.stop();
         if let Some(pending) = self.queue.pop_front() {
-            env.complete_send(pending.wr, status);
+            env.complete_send(pending.wr, Err(fault));
         }
         QpError { event: None }
     }

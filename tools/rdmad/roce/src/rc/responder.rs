@@ -53,8 +53,8 @@ enum NakReason {
     Fatal(NakCode, Option<AsyncEvent>),
 }
 
-/// The reason for the NAK to a request with an invalid opcode, length or sequence of packets, and
-/// to an operation that the QP does not admit.
+/// The reason for a NAK if the opcode, the length or the sequence of packets is invalid, or if the
+/// QP does not permit the operation.
 const INVALID: NakReason = NakReason::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
 impl From<RemoteFault> for NakReason {
@@ -210,13 +210,14 @@ impl<R> Responder<R> {
         if self.dead {
             return Ok(());
         }
+        let psn = packet.headers.bth.psn;
         if is_marked(&packet.path) {
-            env.count(Incident::Marked);
+            env.note(Incident::Marked, psn, 0);
             self.notifier.note(now);
         }
-        let distance = packet.headers.bth.psn.since(self.expected);
+        let distance = psn.since(self.expected);
         if distance > 0 {
-            env.count(Incident::OutOfSequence);
+            env.note(Incident::OutOfSequence, psn, self.expected.value());
             if !self.awaiting {
                 self.awaiting = true;
                 self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
@@ -224,8 +225,8 @@ impl<R> Responder<R> {
             return Ok(());
         }
         if distance < 0 {
-            env.count(Incident::Duplicate);
-            self.duplicate(request, packet.headers.bth.psn, env);
+            env.note(Incident::Duplicate, psn, self.expected.value());
+            self.duplicate(request, psn, env);
             return Ok(());
         }
         self.awaiting = false;

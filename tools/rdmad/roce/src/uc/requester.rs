@@ -13,7 +13,7 @@ use crate::net::Path;
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
-use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
+use crate::work::{SendOp, SendWr, WcFault, With, MAX_MESSAGE};
 
 pub use self::saved::RequesterState;
 
@@ -21,9 +21,9 @@ pub use self::saved::RequesterState;
 #[derive(Debug)]
 pub struct Requester<L> {
     connection: TemplatedConnection,
-    /// Work requests that have not ended. An invalid one also has the status with which it will
+    /// Work requests that have not ended. An invalid one also has the fault with which it will
     /// fail.
-    queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
+    queue: ChargedQueue<(SendWr<L>, Option<WcFault>)>,
     /// Number of packets of the first work request that were sent.
     index: u32,
     next: Psn,
@@ -84,19 +84,19 @@ impl<L> Requester<L> {
             | SendOp::Flush(_)
             | SendOp::Send {
                 with: With::Inv(_), ..
-            } => Some(WcStatus::LocQpOpErr),
-            _ => (wr.length > MAX_MESSAGE).then_some(WcStatus::LocLenErr),
+            } => Some(WcFault::NOT_PERMITTED),
+            _ => (wr.length > MAX_MESSAGE).then_some(WcFault::TOO_LONG),
         };
         self.enqueue(wr, failed)
     }
 
     /// Queues an invalid work request. When all earlier work requests have ended, it ends with
-    /// `status` and the requester fails.
-    pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
-        self.enqueue(wr, Some(status))
+    /// `fault` and the requester fails.
+    pub fn post_failed(&mut self, wr: SendWr<L>, fault: WcFault) -> Result<(), SendWr<L>> {
+        self.enqueue(wr, Some(fault))
     }
 
-    fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
+    fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcFault>) -> Result<(), SendWr<L>> {
         if self.dead {
             return Err(wr);
         }
@@ -140,15 +140,15 @@ impl<L> Requester<L> {
             let Some((wr, failed)) = self.queue.front().filter(|_| begins) else {
                 break Pause::Idle;
             };
-            if let Some(status) = *failed {
-                return Err(self.fail(status, env));
+            if let Some(fault) = *failed {
+                return Err(self.fail(fault, env));
             }
             if let SendOp::Local { .. } = wr.op {
                 // All earlier work requests have ended, so neither a fence nor `drained` makes this
                 // one wait.
                 match env.execute_local(&wr.local) {
                     Ok(()) => self.complete(env),
-                    Err(status) => return Err(self.fail(status, env)),
+                    Err(fault) => return Err(self.fail(fault, env)),
                 }
                 continue;
             }
@@ -158,7 +158,7 @@ impl<L> Requester<L> {
             match self.send(env) {
                 Ok(Some(size)) => bytes += size,
                 Ok(None) => break Pause::NoFrame,
-                Err(status) => return Err(self.fail(status, env)),
+                Err(fault) => return Err(self.fail(fault, env)),
             }
         };
         Ok(Sent { bytes, pause })
@@ -166,11 +166,11 @@ impl<L> Requester<L> {
 
     /// Sends a packet of the first work request. Returns the size of its frame in bytes, or `None`
     /// if there is no frame buffer.
-    fn send<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<Option<usize>, WcStatus> {
+    fn send<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<Option<usize>, WcFault> {
         let Some((wr, _)) = self.queue.front() else {
             return Ok(Some(0));
         };
-        let segment = segment(self.connection.mtu, wr, self.index).ok_or(WcStatus::LocQpOpErr)?;
+        let segment = segment(self.connection.mtu, wr, self.index).ok_or(WcFault::NOT_PERMITTED)?;
         let mut bth = self.connection.bth(self.next);
         bth.solicited = segment.solicited;
         let headers = Headers::new(bth, Body::Uc(segment.part));
@@ -204,16 +204,16 @@ impl<L> Requester<L> {
     fn complete<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) {
         self.index = 0;
         if let Some((wr, _)) = self.queue.pop_front() {
-            env.complete_send(wr, WcStatus::Success);
+            env.complete_send(wr, Ok(()));
         }
     }
 
-    /// Ends the first work request with `status`. If some of its packets were already sent, the
+    /// Ends the first work request with `fault`. If some of its packets were already sent, the
     /// peer's responder drops the incomplete message.
-    fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
+    fn fail<E: RequesterEnv<Send = L>>(&mut self, fault: WcFault, env: &mut E) -> QpError {
         self.dead = true;
         if let Some((wr, _)) = self.queue.pop_front() {
-            env.complete_send(wr, status);
+            env.complete_send(wr, Err(fault));
         }
         QpError { event: None }
     }

@@ -65,7 +65,7 @@ pub struct Responder<R> {
 }
 
 impl<R> Responder<R> {
-    /// A responder that expects the PSN `rq_psn` and admits `access`.
+    /// A responder that expects the PSN `rq_psn` and permits `access`.
     pub fn new(mtu: Mtu, rq_psn: u32, access: AccessFlags) -> Self {
         Self {
             mtu,
@@ -82,12 +82,12 @@ impl<R> Responder<R> {
         self.mtu
     }
 
-    /// Remote operations that the QP admits.
+    /// Remote operations that the QP permits.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// Changes the remote operations that the QP admits.
+    /// Changes the remote operations that the QP permits.
     pub fn set_access(&mut self, access: AccessFlags) {
         self.access = access;
     }
@@ -134,7 +134,7 @@ impl<R> Responder<R> {
         let position = part.position();
         let psn = packet.headers.bth.psn;
         if psn != self.expected {
-            env.count(Incident::OutOfSequence);
+            env.note(Incident::OutOfSequence, psn, self.expected.value());
         }
         if psn != self.expected || position.starts() {
             self.message = None;
@@ -186,8 +186,8 @@ impl<R> Responder<R> {
         let mut completion =
             RecvCompletion::sent(received, part.with(), packet.headers.bth.solicited);
         if !payload.is_empty() {
-            if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
-                completion.status = status;
+            if let Err(fault) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
+                completion.result = Err(fault);
                 env.complete_recv(recv, completion);
                 return Err(Rejection::Fail(QpError { event: None }));
             }
@@ -256,7 +256,7 @@ impl<R> Responder<R> {
         Ok(())
     }
 
-    /// Checks that the QP admits RDMA WRITEs and that the peer may write the range of `reth`.
+    /// Checks that the QP permits RDMA WRITEs and that the peer may write the range of `reth`.
     fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, env: &mut E) -> Result<(), Rejection> {
         let access = AccessFlags::REMOTE_WRITE;
         if !self.access.contains(access) || reth.length > MAX_MESSAGE {

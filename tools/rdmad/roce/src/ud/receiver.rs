@@ -7,7 +7,7 @@ use crate::env::ResponderEnv;
 use crate::headers::Body;
 use crate::net::vlan_id;
 use crate::packet::Packet;
-use crate::work::{DatagramSender, RecvCompletion, RecvWr, WcStatus, With};
+use crate::work::{DatagramSender, RecvCompletion, RecvWr, With};
 
 use super::grh::{self, GRH_SIZE};
 
@@ -114,7 +114,7 @@ impl<R> Receiver<R> {
                 payload => env.scatter_recv(&recv.local, GRH_SIZE as u32, payload, true),
             });
         let completion = RecvCompletion {
-            status: scattered.err().unwrap_or(WcStatus::Success),
+            result: scattered,
             rdma_write: false,
             byte_len,
             with: imm.map_or(With::Nothing, With::Imm),

@@ -10,7 +10,7 @@ use crate::headers::{Body, Bth, Deth, Headers};
 use crate::net::{Path, Template};
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
-use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
+use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcFault, WcResult, With};
 
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,34 +54,34 @@ impl Sender {
         self.next = self.next.add(1);
     }
 
-    /// Checks whether `wr` may be sent. The error is the status that `wr` ends with.
-    pub fn check<L>(&self, wr: &SendWr<L>) -> Result<(), WcStatus> {
+    /// Checks whether `wr` may be sent. The error is the fault that `wr` ends with.
+    pub fn check<L>(&self, wr: &SendWr<L>) -> WcResult {
         self.immediate(wr).map(drop)
     }
 
     /// Immediate data of `wr`, after the checks of [`check`](Self::check).
-    fn immediate<L>(&self, wr: &SendWr<L>) -> Result<Option<[u8; 4]>, WcStatus> {
+    fn immediate<L>(&self, wr: &SendWr<L>) -> Result<Option<[u8; 4]>, WcFault> {
         let SendOp::Send { with } = wr.op else {
-            return Err(WcStatus::LocQpOpErr);
+            return Err(WcFault::NOT_PERMITTED);
         };
         if let With::Inv(_) = with {
-            return Err(WcStatus::LocQpOpErr);
+            return Err(WcFault::NOT_PERMITTED);
         }
         if wr.length > self.mtu.bytes() {
-            return Err(WcStatus::LocLenErr);
+            return Err(WcFault::TOO_LONG);
         }
         Ok(with.imm())
     }
 
     /// Sends a datagram. Returns the size of its frame in bytes, or `None` if there is no frame
-    /// buffer. An error is the status that the work request ends with. The caller completes the
+    /// buffer. An error is the fault that the work request ends with. The caller completes the
     /// work request: this function does not call `complete_send` of the environment.
     pub fn send<E: RequesterEnv>(
         &mut self,
         wr: &SendWr<E::Send>,
         to: &Destination,
         env: &mut E,
-    ) -> Result<Option<usize>, WcStatus> {
+    ) -> Result<Option<usize>, WcFault> {
         let imm = self.immediate(wr)?;
         let mut bth = Bth::new(to.pkey, to.qpn, self.next);
         bth.solicited = wr.flags.contains(SendFlags::SOLICITED);

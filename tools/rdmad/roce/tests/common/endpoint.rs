@@ -10,16 +10,19 @@ use budget::MemoryBudget;
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::headers::Body;
 use roce::net::{flow_label, udp_source_port, Addresses, Mac};
+use roce::psn::Psn;
 use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
 use roce::work::{
-    AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr,
-    WcStatus,
+    status, AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp,
+    SendWr, WcFault, WcReason, WcResult, WcStatus,
 };
 use roce::{Connection, Frame, FramePool, Packet, Path, QpError};
 use virtio_rdma_abi::number::Qpn;
 
 use super::setup::apply;
 
+/// The fault of an access to local memory that fails.
+pub const LOCAL_FAULT: WcFault = WcFault::new(WcStatus::LocProtErr, WcReason::NoSuchKey);
 /// R_Key of all memory of an endpoint.
 pub const RKEY: u32 = 0x1234;
 /// Address at which the peer accesses the first byte of an endpoint's memory.
@@ -62,6 +65,8 @@ pub struct World {
     pub keys: Vec<u32>,
     /// Counted incidents, in order.
     pub incidents: Vec<Incident>,
+    /// The same, with their PSNs and numbers.
+    pub notes: Vec<(Incident, Psn, u32)>,
     /// Whether `check` accepts every range.
     pub endless: bool,
     /// Whether packets of other QPs of the peer's port arrive all the time.
@@ -74,6 +79,8 @@ pub struct World {
     pub taken: u64,
     /// Number of frames that have left the host.
     pub left: u64,
+    /// Whether the turn has no time left for further frames.
+    pub spent: bool,
 }
 
 impl World {
@@ -96,12 +103,14 @@ impl World {
             flushes: Vec::new(),
             keys: Vec::new(),
             incidents: Vec::new(),
+            notes: Vec::new(),
             endless: false,
             peer_active: false,
             responses: u32::MAX,
             share: u64::MAX,
             taken: 0,
             left: u64::MAX,
+            spent: false,
         }
     }
 
@@ -170,17 +179,22 @@ impl Output for World {
         ticket > self.left
     }
 
-    fn count(&mut self, what: Incident) {
+    fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    fn note(&mut self, what: Incident, psn: Psn, number: u32) {
         self.incidents.push(what);
+        self.notes.push((what, psn, number));
     }
 }
 
 impl RequesterEnv for World {
     type Send = Pieces;
 
-    fn gather(&mut self, local: &Pieces, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
+    fn gather(&mut self, local: &Pieces, offset: u32, into: &mut [u8]) -> WcResult {
         if self.local_fault {
-            return Err(WcStatus::LocProtErr);
+            return Err(LOCAL_FAULT);
         }
         Self::copy(local, offset, into.len(), |memory, frame| {
             into[frame].copy_from_slice(&self.memory[memory])
@@ -188,16 +202,10 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn scatter_read(
-        &mut self,
-        local: &Pieces,
-        offset: u32,
-        from: &[u8],
-        last: bool,
-    ) -> Result<(), WcStatus> {
+    fn scatter_read(&mut self, local: &Pieces, offset: u32, from: &[u8], last: bool) -> WcResult {
         assert_eq!(last, offset + from.len() as u32 == length(local));
         if self.local_fault {
-            return Err(WcStatus::LocProtErr);
+            return Err(LOCAL_FAULT);
         }
         Self::copy(local, offset, from.len(), |memory, frame| {
             self.memory[memory].copy_from_slice(&from[frame])
@@ -205,9 +213,9 @@ impl RequesterEnv for World {
         Ok(())
     }
 
-    fn execute_local(&mut self, _: &Pieces) -> Result<(), WcStatus> {
+    fn execute_local(&mut self, _: &Pieces) -> WcResult {
         if self.local_fault {
-            return Err(WcStatus::LocProtErr);
+            return Err(LOCAL_FAULT);
         }
         self.local_operations.push(self.sent.len());
         Ok(())
@@ -225,8 +233,8 @@ impl RequesterEnv for World {
         self.peer_active
     }
 
-    fn complete_send(&mut self, wr: SendWr<Pieces>, status: WcStatus) {
-        self.sent.push((wr.id, status));
+    fn complete_send(&mut self, wr: SendWr<Pieces>, result: WcResult) {
+        self.sent.push((wr.id, status(result)));
     }
 }
 
@@ -241,15 +249,9 @@ impl ResponderEnv for World {
         }
     }
 
-    fn scatter_recv(
-        &mut self,
-        local: &Pieces,
-        offset: u32,
-        from: &[u8],
-        _: bool,
-    ) -> Result<(), WcStatus> {
+    fn scatter_recv(&mut self, local: &Pieces, offset: u32, from: &[u8], _: bool) -> WcResult {
         if self.local_fault {
-            return Err(WcStatus::LocProtErr);
+            return Err(LOCAL_FAULT);
         }
         Self::copy(local, offset, from.len(), |memory, frame| {
             self.memory[memory].copy_from_slice(&from[frame])
@@ -314,9 +316,9 @@ impl ResponderEnv for World {
         Ok(())
     }
 
-    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
+    fn invalidate(&mut self, rkey: u32) -> Result<(), WcReason> {
         let at = self.keys.iter().position(|key| *key == rkey);
-        self.keys.swap_remove(at.ok_or(RemoteFault::Access)?);
+        self.keys.swap_remove(at.ok_or(WcReason::NoSuchKey)?);
         Ok(())
     }
 }

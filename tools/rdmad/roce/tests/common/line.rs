@@ -94,7 +94,7 @@ impl Line {
         let received = self.far.received.iter();
         received
             .map(|(id, how)| {
-                assert_eq!(how.status, WcStatus::Success);
+                assert_eq!(how.status(), WcStatus::Success);
                 (*id, how.byte_len)
             })
             .collect()

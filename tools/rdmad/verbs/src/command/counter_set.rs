@@ -9,7 +9,7 @@ use virtio_rdma_abi::ctrl::{
 use virtio_rdma_abi::number::CounterSetNumber;
 
 use super::{require_port, DONE};
-use crate::error::{Errno, Result};
+use crate::error::{Result, What};
 use crate::Hca;
 
 impl Hca {
@@ -19,17 +19,17 @@ impl Hca {
     ) -> Result<RspCreateCounterSet> {
         require_port(cmd.port)?;
         let workers = self.runtime().scheduler.workers();
-        let csn = self.counter_sets.create(self.budget(), workers)?;
+        let csn = self.objects.counter_sets.create(self.budget(), workers)?;
         Ok(RspCreateCounterSet { csn })
     }
 
     pub(super) fn destroy_counter_set(&self, cmd: CmdDestroyCounterSet) -> Result<Empty> {
-        self.counter_sets.destroy(cmd.csn)?;
+        self.objects.counter_sets.destroy(cmd.csn)?;
         Ok(DONE)
     }
 
     pub(super) fn bind_counter_set(&self, cmd: CmdBindCounterSet) -> Result<Empty> {
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         qp.bind_counter_set(self, cmd.csn)?;
         Ok(DONE)
     }
@@ -37,7 +37,7 @@ impl Hca {
     pub(super) fn query_counter_set(&self, cmd: CmdQueryCounterSet) -> Result<RspQueryCounters> {
         match cmd.csn {
             CounterSetNumber::NONE => Ok(self.counters_without_sets()),
-            csn => self.counter_sets.query(csn),
+            csn => self.objects.counter_sets.query(csn),
         }
     }
 }

@@ -18,7 +18,7 @@ impl Hca {
 
     /// All counters of the port.
     pub(crate) fn counters(&self) -> RspQueryCounters {
-        self.with_violations(self.counter_sets.sums_with(&self.counters))
+        self.with_violations(self.objects.counter_sets.sums_with(&self.counters))
     }
 
     /// The counters of the port without the events that its counter sets counted since the last

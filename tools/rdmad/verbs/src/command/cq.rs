@@ -14,7 +14,9 @@ use virtio_rdma_abi::ring::{RingAddr, RingKind};
 
 use super::{DONE, NO_DOORBELL_PAGE};
 use crate::cq::{Cq, CqAttr};
-use crate::error::{require, Errno, Result};
+use crate::error::{
+    at_least, at_most, bits, full, in_use, refusal, reserved, within, Reason, Result, What,
+};
 use crate::memory::{CompletionProducer, RingMem};
 use crate::moderation::Moderation;
 use crate::Hca;
@@ -23,17 +25,20 @@ impl Hca {
     /// Creates a CQ in memory that the driver provides.
     pub(super) fn create_cq_ring(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
         let limits = &self.config().limits;
-        require(CreateFlags::USER.contains(cmd.flags) && cmd.reserved == [0; 8])?;
-        require(cmd.doorbell_page < limits.doorbell_pages)?;
+        bits(What::Flags, cmd.flags.0, CreateFlags::USER.0)?;
+        reserved(&cmd.reserved)?;
+        self.check_doorbell_page(cmd.doorbell_page)?;
         let first = u32::from(FIRST_EVENT_QUEUE);
-        require((first..first + limits.event_queues).contains(&cmd.event_queue))?;
+        let last = (first + limits.event_queues - 1).min(u16::MAX.into());
+        within(What::EventQueue, cmd.event_queue, &(first..=last))?;
         let attr = CqAttr {
             doorbell_page: cmd.doorbell_page,
-            event_queue: u16::try_from(cmd.event_queue).map_err(|_| Errno::INVAL)?,
+            // At most `last`, so the cast does not truncate.
+            event_queue: cmd.event_queue as u16,
             cookie: cmd.cookie,
         };
         let ring = self.cq_ring(&cmd.ring, cmd.base.cqe)?;
-        let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
+        let reserved = self.objects.cqs.number(What::Cqn)?;
         let queue = CompletionProducer::own(ring);
         let cq = Cq::new(reserved.number(), queue, attr, self.charge::<Cq>()?);
         Ok(RspCreateCq {
@@ -44,13 +49,14 @@ impl Hca {
     /// Maps the ring of a CQ with `cqe` entries.
     fn cq_ring(&self, ring: &RingAddr, cqe: u32) -> Result<RingMem> {
         let max_cqe = self.config().limits.max_cqe;
-        require((1..=max_cqe).contains(&cqe) && cqe <= ring.slots)?;
-        require(ring.slots <= max_cqe.next_power_of_two())?;
+        within(What::Cqe, cqe, &(1..=max_cqe))?;
+        at_most(What::Cqe, cqe, ring.slots)?;
+        at_most(What::Slots, ring.slots, max_cqe.next_power_of_two())?;
         RingMem::new(self.budget(), &self.space, RingKind::Completion, ring)
     }
 
     pub(super) fn resize_cq(&self, cmd: CmdResizeCq) -> Result<RspResizeCq> {
-        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        let cq = self.objects.cqs.find(What::Cqn, cmd.cqn)?;
         let ring = self.cq_ring(&cmd.ring, cmd.cqe)?;
         Ok(RspResizeCq {
             end: cq.resize(self, ring, cmd.cqe)?,
@@ -59,9 +65,9 @@ impl Hca {
 
     pub(super) fn modify_cq(&self, cmd: CmdModifyCq) -> Result<Empty> {
         let limits = &self.config().limits;
-        require(cmd.count <= limits.max_cq_moderation_count)?;
-        require(cmd.period <= limits.max_cq_moderation_period)?;
-        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        at_most(What::Count, cmd.count, limits.max_cq_moderation_count)?;
+        at_most(What::Period, cmd.period, limits.max_cq_moderation_period)?;
+        let cq = self.objects.cqs.find(What::Cqn, cmd.cqn)?;
         cq.moderate(self, Moderation::new(cmd.count, cmd.period));
         Ok(DONE)
     }
@@ -69,14 +75,15 @@ impl Hca {
     /// Creates a CQ in virtqueue mode: it is one of the device's virtqueues.
     pub(super) fn create_cq_virtqueue(&self, cmd: CmdCreateCq) -> Result<RspCreateCq> {
         let limits = self.config().limits.virtqueue_mode();
-        require((1..=limits.max_cqe).contains(&cmd.cqe))?;
+        within(What::Cqe, cmd.cqe, &(1..=limits.max_cqe))?;
         let numbers = self.assigned_virtqueues().numbers();
         let reserved = self
+            .objects
             .cqs
             .reserve_below(limits.max_cq, |cqn| {
                 self.assigned_virtqueues().is_usable(numbers.cq(cqn))
             })
-            .ok_or(Errno::NOMEM)?;
+            .ok_or(full(What::Cqn, limits.max_cq))?;
         let queue = self
             .assigned_virtqueues()
             .take(numbers.cq(reserved.number()))?;
@@ -84,7 +91,7 @@ impl Hca {
         // it has a completion.
         queue
             .suppress_notifications(&self.space.enter())
-            .map_err(|_| Errno::FAULT)?;
+            .map_err(|_| refusal(Reason::Unmapped, What::Virtqueue, queue.number()))?;
         let attr = CqAttr {
             doorbell_page: NO_DOORBELL_PAGE,
             event_queue: CONTROL_QUEUE,
@@ -98,16 +105,17 @@ impl Hca {
     }
 
     pub(super) fn req_notify_cq(&self, cmd: CmdReqNotify) -> Result<Empty> {
-        require(!cmd.flags.has_unknown() && cmd.flags != NotifyFlags::NONE)?;
-        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        bits(What::Flags, cmd.flags.0, NotifyFlags::ALL.0)?;
+        at_least(What::Flags, cmd.flags.0, 1u8)?;
+        let cq = self.objects.cqs.find(What::Cqn, cmd.cqn)?;
         cq.request_notify(self, cmd.flags);
         Ok(DONE)
     }
 
     pub(super) fn destroy_cq_command(&self, cmd: CmdDestroyCq) -> Result<Empty> {
-        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        let cq = self.objects.cqs.find(What::Cqn, cmd.cqn)?;
         if cq.users.any() {
-            return Err(Errno::BUSY);
+            return Err(in_use(What::Cqn, cmd.cqn));
         }
         self.destroy_cq(&cq);
         Ok(DONE)

@@ -9,7 +9,7 @@ use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid, Empty};
 use virtio_rdma_abi::ib::{GidType, MAX_VLAN, NO_VLAN};
 
 use super::{require_port, DONE};
-use crate::error::{require, Errno, Result};
+use crate::error::{at_most, defined, refusal, Reason, Refusal, Result, What};
 use crate::gid::Address;
 use crate::Hca;
 
@@ -24,23 +24,26 @@ impl Hca {
     pub(super) fn add_gid_vlan(&self, cmd: CmdAddGidVlan) -> Result<Empty> {
         let CmdAddGidVlan { base: cmd, vlan } = cmd;
         require_port(cmd.port_num)?;
-        require(vlan <= MAX_VLAN || vlan == NO_VLAN)?;
+        if vlan != NO_VLAN {
+            at_most(What::Vlan, vlan, MAX_VLAN)?;
+        }
         let address = Address {
             gid: cmd.gid,
             // VLAN id 0 means untagged, as in packets.
             vlan: Some(vlan).filter(|id| !matches!(*id, 0 | NO_VLAN)),
         };
-        match GidType::try_from(cmd.gid_type) {
-            Ok(GidType::RoceV2) => self.set_gid(cmd.index, address)?,
-            Ok(GidType::RoceV1) => return Err(Errno::OPNOTSUPP),
-            Err(_) => return Err(Errno::INVAL),
+        match defined(What::GidType, cmd.gid_type)? {
+            GidType::RoceV2 => self.set_gid(cmd.index, address)?,
+            GidType::RoceV1 => {
+                return Err(refusal(Reason::NotSupported, What::GidType, cmd.gid_type))
+            }
         }
         Ok(DONE)
     }
 
     pub(super) fn del_gid(&self, cmd: CmdDelGid) -> Result<Empty> {
         require_port(cmd.port)?;
-        if let Some(address) = self.gids.delete(cmd.index)? {
+        if let Some(address) = self.objects.gids.delete(cmd.index)? {
             self.runtime().address_leases.release(self.port(), address);
         }
         Ok(DONE)
@@ -51,11 +54,11 @@ impl Hca {
         let address_leases = &self.runtime().address_leases;
         let restricted = !self.config().addresses.is_empty();
         let now = self.runtime().scheduler.clock.now();
-        if let Err(error) = address_leases.lease(self.port(), address, restricted, now) {
-            self.gid_refused(address, error);
-            return Err(error);
+        if let Err(refusal) = address_leases.lease(self.port(), address, restricted, now) {
+            self.gid_refused(address, &refusal);
+            return Err(refusal);
         }
-        let added = self.gids.add(index, address);
+        let added = self.objects.gids.add(index, address);
         if added.is_err() {
             address_leases.release(self.port(), address);
         }
@@ -63,15 +66,15 @@ impl Hca {
     }
 
     /// Counts an address that was refused to the port, and logs some of the refusals.
-    fn gid_refused(&self, address: Address, error: Errno) {
+    fn gid_refused(&self, address: Address, refusal: &Refusal) {
         let count = 1 + self.refused_gids.fetch_add(1, Ordering::Relaxed);
-        // Log at powers of two: the guest may retry without end.
+        // Log at powers of two: the guest may retry indefinitely.
         if !count.is_power_of_two() {
             return;
         }
         let [a, b, c, d, e, f] = self.mac();
-        let reason = match error {
-            Errno::ADDRINUSE => "another port has it: release it there, or give it here by ip=",
+        let reason = match refusal.reason {
+            Reason::OtherPort => "another port has it: release it there, or give it here by ip=",
             _ => "it was not given to this port: add it by ip=",
         };
         tracing::warn!(

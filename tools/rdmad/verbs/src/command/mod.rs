@@ -14,6 +14,7 @@ mod port;
 mod qp;
 mod srq;
 
+use recorder::Event;
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdBindCounterSet, CmdCreateCounterSet,
     CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings,
@@ -26,9 +27,10 @@ use virtio_rdma_abi::ctrl::{
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wire::Wire;
 
-use crate::error::{on_the_wire, require, Errno, Result};
+use crate::error::{at_least, at_most, exactly, refusal, Reason, Refusal, Result, What};
 use crate::Hca;
 
 impl Hca {
@@ -43,28 +45,53 @@ impl Hca {
         let control = self.control.lock();
         let start = response.len();
         response.push(RESPONSE_OK);
-        let executed = self.contained(|| self.dispatch(request, room, response));
-        if let Err(errno) = executed.unwrap_or(Err(Errno::IO)) {
-            tracing::debug!(command = ?request.first(), %errno, "control command refused");
+        let command = request.first().copied().unwrap_or_default();
+        let mut qpn = Qpn::default();
+        let mut call = Call {
+            data: request.get(1..).unwrap_or_default(),
+            room,
+            response,
+            qpn: &mut qpn,
+        };
+        let executed = self.contained(|| self.dispatch(request, &mut call));
+        let failed = Err(refusal(Reason::DeviceFailed, What::Command, command));
+        let refused = executed.unwrap_or(failed).err();
+        if let Some(refusal) = &refused {
             response.truncate(start);
-            response.push(on_the_wire(errno).value());
+            response.push(refusal.errno().value());
         }
+        self.note_event(Event::command(qpn.get(), command, refused));
         drop(control);
         self.virtqueues().send_interrupts();
     }
 
-    fn dispatch(&self, request: &[u8], room: usize, response: &mut Vec<u8>) -> Result<()> {
-        let (&command, data) = request.split_first().ok_or(Errno::INVAL)?;
-        let command = Command::try_from(command)
-            .ok()
-            .filter(|command| self.negotiated().know(*command))
-            .ok_or(Errno::OPNOTSUPP)?;
-        let mut call = Call {
-            data,
-            room,
-            response,
+    /// The command with this number, if the negotiated features permit it.
+    fn known(&self, number: u8) -> Result<Command> {
+        let unsupported = refusal(Reason::NotSupported, What::Command, number);
+        let command = Command::try_from(number).map_err(|_| unsupported)?;
+        let because = |reason, feature: Feature| Refusal {
+            reason,
+            limit: feature.bit().into(),
+            ..unsupported
         };
-        match command {
+        match (command.feature(), command.replaced_by()) {
+            (Some(needed), _) if !self.has_feature(needed) => {
+                Err(because(Reason::NotNegotiated, needed))
+            }
+            (_, Some(later)) if self.has_feature(later) => Err(because(Reason::Replaced, later)),
+            _ => Ok(command),
+        }
+    }
+
+    /// Refuses a doorbell page that the device does not have.
+    fn check_doorbell_page(&self, page: u32) -> Result<()> {
+        let last = self.config().limits.doorbell_pages.saturating_sub(1);
+        at_most(What::DoorbellPage, page, last)
+    }
+
+    fn dispatch(&self, request: &[u8], call: &mut Call<'_>) -> Result<()> {
+        at_least(What::Request, request.len() as u64, 1u8)?;
+        match self.known(request[0])? {
             Command::QueryPort => call.run(|cmd: CmdQueryPort| self.query_port(cmd)),
             Command::SetPort => call.run(|cmd: CmdSetPort| self.set_port(cmd)),
             Command::CreateCq if self.has_own_rings() => {
@@ -87,9 +114,12 @@ impl Hca {
                 call.run(|cmd: CmdCreateQpRings| self.create_qp_rings(cmd))
             }
             Command::CreateQp => call.run(|cmd: CmdCreateQp| self.create_qp_virtqueues(cmd)),
-            Command::ModifyQp => call.run(|cmd: CmdModifyQp| self.modify_qp(cmd)),
-            Command::QueryQp => call.run(|cmd: CmdQueryQp| self.query_qp(cmd)),
-            Command::DestroyQp => call.run(|cmd: CmdDestroyQp| self.destroy_qp_command(cmd)),
+            Command::ModifyQp => call.on_qp(|cmd: &CmdModifyQp| cmd.qpn, |cmd| self.modify_qp(cmd)),
+            Command::QueryQp => call.on_qp(|cmd: &CmdQueryQp| cmd.qpn, |cmd| self.query_qp(cmd)),
+            Command::DestroyQp => call.on_qp(
+                |cmd: &CmdDestroyQp| cmd.qpn,
+                |cmd| self.destroy_qp_command(cmd),
+            ),
             Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
             Command::AddGid if self.has_feature(Feature::GidVlan) => {
                 call.run(|cmd: CmdAddGidVlan| self.add_gid_vlan(cmd))
@@ -104,9 +134,16 @@ impl Hca {
             Command::QuerySrq => call.run(|cmd: CmdQuerySrq| self.query_srq(cmd)),
             Command::DestroySrq => call.run(|cmd: CmdDestroySrq| self.destroy_srq_command(cmd)),
             Command::ResizeCq => call.run(|cmd: CmdResizeCq| self.resize_cq(cmd)),
-            Command::SetRateLimit => call.run(|cmd: CmdSetRateLimit| self.set_rate_limit(cmd)),
-            Command::AttachMcast => call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd)),
-            Command::DetachMcast => call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd)),
+            Command::SetRateLimit => call.on_qp(
+                |cmd: &CmdSetRateLimit| cmd.qpn,
+                |cmd| self.set_rate_limit(cmd),
+            ),
+            Command::AttachMcast => {
+                call.on_qp(|cmd: &CmdAttachMcast| cmd.qpn, |cmd| self.attach_mcast(cmd))
+            }
+            Command::DetachMcast => {
+                call.on_qp(|cmd: &CmdDetachMcast| cmd.qpn, |cmd| self.detach_mcast(cmd))
+            }
             Command::QueryCounters => call.run(|cmd: CmdQueryCounters| self.query_counters(cmd)),
             Command::ModifyCq => call.run(|cmd: CmdModifyCq| self.modify_cq(cmd)),
             Command::CreateCounterSet => {
@@ -116,7 +153,8 @@ impl Hca {
                 call.run(|cmd: CmdDestroyCounterSet| self.destroy_counter_set(cmd))
             }
             Command::BindCounterSet => {
-                call.run(|cmd: CmdBindCounterSet| self.bind_counter_set(cmd))
+                let qpn = |cmd: &CmdBindCounterSet| cmd.qpn;
+                call.on_qp(qpn, |cmd| self.bind_counter_set(cmd))
             }
             Command::QueryCounterSet => {
                 call.run(|cmd: CmdQueryCounterSet| self.query_counter_set(cmd))
@@ -128,9 +166,12 @@ impl Hca {
 
 /// One command being executed.
 struct Call<'a> {
+    /// The request structure.
     data: &'a [u8],
     room: usize,
     response: &'a mut Vec<u8>,
+    /// The QP that the request names, once it is decoded; 0 if it names none.
+    qpn: &'a mut Qpn,
 }
 
 impl Call<'_> {
@@ -140,9 +181,24 @@ impl Call<'_> {
         &mut self,
         execute: impl FnOnce(R) -> Result<R::Response>,
     ) -> Result<()> {
+        self.on_qp(|_| Qpn::default(), execute)
+    }
+
+    /// Like [`run`](Self::run), for a request that names a QP.
+    fn on_qp<R: ControlCommand>(
+        &mut self,
+        qpn: impl FnOnce(&R) -> Qpn,
+        execute: impl FnOnce(R) -> Result<R::Response>,
+    ) -> Result<()> {
         let size = <R::Response as Wire>::SIZE;
-        require(self.room > size)?;
-        let request = R::get(self.data.get(..R::SIZE).ok_or(Errno::INVAL)?);
+        at_least(What::Room, self.room as u64, 1 + size as u64)?;
+        at_least(
+            What::Request,
+            1 + self.data.len() as u64,
+            1 + R::SIZE as u64,
+        )?;
+        let request = R::get(&self.data[..R::SIZE]);
+        *self.qpn = qpn(&request);
         let answer = execute(request)?;
         let start = self.response.len();
         self.response.resize(start + size, 0);
@@ -157,7 +213,7 @@ const NO_DOORBELL_PAGE: u32 = u32::MAX;
 /// The response of commands that return no data.
 const DONE: Empty = Empty::ZERO;
 
-/// Fails with `EINVAL` unless `port` is the only port of the HCA.
+/// Refuses a port other than the only one of the HCA.
 fn require_port(port: impl Into<u32>) -> Result<()> {
-    require(port.into() == u32::from(PORT))
+    exactly(What::Port, port.into(), PORT)
 }

@@ -14,7 +14,9 @@ use virtio_rdma_abi::number::MrNumber;
 
 use super::DONE;
 use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
-use crate::error::{require, Errno, Result};
+use crate::error::{
+    at_least, at_most, bits, defined, end, refusal, reserved, within, Reason, Result, What,
+};
 use crate::memory::{check_access, Mapped, MrCharge, PageList, PageMap, Region};
 use crate::Hca;
 
@@ -22,9 +24,10 @@ impl Hca {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_access_flags())?;
         let pd = self.use_pd(cmd.pdn)?;
-        let charge = self.mrs.charge(0)?;
+        let charge = self.objects.mrs.charge(0)?;
         let pages = PageMap::identity(self.budget())?;
-        self.mrs
+        self.objects
+            .mrs
             .insert(pd, cmd.access_flags, 0, pages, charge)
             .map(response)
     }
@@ -46,9 +49,10 @@ impl Hca {
 
     pub(super) fn rereg_mr(&self, cmd: CmdReregMr) -> Result<Empty> {
         let changes = |flag| cmd.flags.contains(flag);
-        require(!cmd.flags.has_unknown() && cmd.flags != ReregFlags::NONE)?;
+        bits(What::Flags, cmd.flags.0, ReregFlags::ALL.0)?;
+        at_least(What::Flags, cmd.flags.0, 1u8)?;
         let new = &cmd.memory.base;
-        let (mut pd, old) = self.mrs.current(cmd.mrn)?;
+        let (mut pd, old) = self.objects.mrs.current(cmd.mrn)?;
         if changes(ReregFlags::PD) {
             pd = self.use_pd(new.pdn)?;
         }
@@ -65,11 +69,12 @@ impl Hca {
         } else {
             let writes = access.contains(AccessFlags::LOCAL_WRITE);
             old.pages().reach(&self.space, writes)?;
-            (old.with_access(access).ok_or(Errno::INVAL)?, None)
+            let moved = refusal(Reason::Unsuitable, What::AccessFlags, access.0);
+            (old.with_access(access).ok_or(moved)?, None)
         };
-        self.mrs.replace(cmd.mrn, pd, region, charge)?;
+        self.objects.mrs.replace(cmd.mrn, pd, region, charge)?;
         self.runtime().scheduler.quiesce.synchronize();
-        self.mrs.replaced(cmd.mrn);
+        self.objects.mrs.replaced(cmd.mrn);
         Ok(DONE)
     }
 
@@ -79,7 +84,8 @@ impl Hca {
         check_access(cmd.access_flags, self.optional_access_flags())?;
         let pd = self.use_pd(cmd.pdn)?;
         let (pages, charge) = self.pages_of(cmd, list, first, cmd.access_flags)?;
-        self.mrs
+        self.objects
+            .mrs
             .insert(pd, cmd.access_flags, cmd.virt_addr, pages, charge)
             .map(response)
     }
@@ -95,7 +101,7 @@ impl Hca {
         access: AccessFlags,
     ) -> Result<(PageMap, MrCharge)> {
         let offset = self.check_range(&list, first, cmd.virt_addr, cmd.length)?;
-        let charge = self.mrs.charge(list.npages.into())?;
+        let charge = self.objects.mrs.charge(list.npages.into())?;
         let pages = PageMap::read(self.budget(), &self.space, list, offset, cmd.length)?;
         pages.reach(&self.space, access.contains(AccessFlags::LOCAL_WRITE))?;
         Ok((pages, charge))
@@ -104,17 +110,19 @@ impl Hca {
     pub(super) fn create_mr(&self, cmd: CmdCreateMr) -> Result<RspMr> {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
-        require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
+        let max_pages = self.config().limits.max_fast_reg_pages;
+        within(What::MaxNumSg, cmd.max_num_sg, &(1..=max_pages))?;
         // Without RegPages, an MR may have two page lists: the registered one, and the one that
-        // MAP_MR_SG set for the next registration. A further MAP_MR_SG reads a third list before
-        // it replaces the second.
+        // MAP_MR_SG set for the next registration. One more MAP_MR_SG reads a third list before it
+        // replaces the second.
         let (lists, maps) = if self.has_feature(Feature::RegPages) {
             (1, 1)
         } else {
             (2, 3)
         };
-        let charge = self.mrs.charge(lists * u64::from(cmd.max_num_sg))?;
-        self.mrs
+        let charge = self.objects.mrs.charge(lists * u64::from(cmd.max_num_sg))?;
+        self.objects
+            .mrs
             .insert_fast(pd, cmd.max_num_sg, maps, charge)
             .map(response)
     }
@@ -126,8 +134,8 @@ impl Hca {
             page_shift: MR_PAGE_SHIFT,
             depth: PageListDepth::Flat,
         };
-        let (max_pages, maps) = self.mrs.fast_limits(cmd.mrn)?;
-        require(cmd.npages <= max_pages)?;
+        let (max_pages, maps) = self.objects.mrs.fast_limits(cmd.mrn)?;
+        at_most(What::Npages, cmd.npages, max_pages)?;
         let offset = self.check_range(&list, cmd.start, cmd.start, cmd.length)?;
         let pages = PageMap::read(&maps, &self.space, list, offset, cmd.length)?;
         pages.reach(&self.space, false)?;
@@ -135,7 +143,7 @@ impl Hca {
             base: cmd.start,
             pages: Arc::new(pages),
         };
-        self.mrs.map(cmd.mrn, mapped)?;
+        self.objects.mrs.map(cmd.mrn, mapped)?;
         Ok(RspMapMrSg { npages: cmd.npages })
     }
 
@@ -145,7 +153,7 @@ impl Hca {
     }
 
     pub(super) fn revoke_mr_command(&self, cmd: CmdRevokeMr) -> Result<Empty> {
-        require(self.revoke_mr(cmd.mrn))?;
+        self.revoke_mr(cmd.mrn)?;
         Ok(DONE)
     }
 
@@ -170,20 +178,21 @@ impl Hca {
         len: u64,
     ) -> Result<u64> {
         // The address of the last byte must not overflow.
-        require(len > 0 && base.checked_add(len - 1).is_some())?;
-        require(len <= self.config().max_mr_size())?;
+        at_least(What::Length, len, 1u8)?;
+        end(What::VirtAddr, base, len - 1)?;
+        at_most(What::Length, len, self.config().max_mr_size())?;
         list.fits(first, len)
     }
 }
 
-/// The page list in `cmd`, or `EINVAL`.
 fn page_list(cmd: &CmdRegUserMrPages) -> Result<PageList> {
-    require(MR_PAGE_SHIFTS.contains(&cmd.page_shift) && cmd.reserved == [0; 6])?;
+    within(What::PageShift, cmd.page_shift, &MR_PAGE_SHIFTS)?;
+    reserved(&cmd.reserved)?;
     Ok(PageList {
         iova: cmd.base.pages,
         npages: cmd.base.npages,
         page_shift: cmd.page_shift,
-        depth: PageListDepth::try_from(cmd.depth).map_err(|_| Errno::INVAL)?,
+        depth: defined(What::Depth, cmd.depth)?,
     })
 }
 

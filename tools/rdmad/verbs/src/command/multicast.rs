@@ -6,14 +6,14 @@ use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdDetachMcast, Empty};
 use virtio_rdma_abi::ib::QpType;
 
 use super::DONE;
-use crate::error::{require, Errno, Result};
+use crate::error::{exactly, Result, What};
 use crate::Hca;
 
 impl Hca {
     pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         // Management datagrams, on the GSI QP, are never multicast.
-        require(qp.init.qp_type == QpType::Ud)?;
+        exactly(What::QpType, qp.init.qp_type.value(), QpType::Ud.value())?;
         self.attach_to(cmd.mgid, cmd.qpn)?;
         Ok(DONE)
     }

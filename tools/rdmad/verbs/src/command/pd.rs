@@ -8,13 +8,13 @@ use virtio_rdma_abi::ctrl::{CmdDestroyPd, Empty, RspCreatePd};
 use virtio_rdma_abi::number::Pdn;
 
 use super::DONE;
-use crate::error::{Errno, Result};
+use crate::error::{in_use, Result, What};
 use crate::pd::{Pd, PdUse};
 use crate::Hca;
 
 impl Hca {
     pub(super) fn create_pd(&self) -> Result<RspCreatePd> {
-        let reserved = self.pds.reserve().ok_or(Errno::NOMEM)?;
+        let reserved = self.objects.pds.number(What::Pdn)?;
         let pd = Pd::new(reserved.number(), self.charge::<Pd>()?);
         Ok(RspCreatePd {
             pdn: reserved.insert(Arc::new(pd)),
@@ -22,17 +22,17 @@ impl Hca {
     }
 
     pub(super) fn destroy_pd(&self, cmd: CmdDestroyPd) -> Result<Empty> {
-        let pd = self.pds.get(cmd.pdn).ok_or(Errno::INVAL)?;
+        let pd = self.objects.pds.find(What::Pdn, cmd.pdn)?;
         if pd.in_use() {
-            return Err(Errno::BUSY);
+            return Err(in_use(What::Pdn, cmd.pdn));
         }
-        self.pds.remove(cmd.pdn);
-        self.pds.release(cmd.pdn);
+        self.objects.pds.remove(cmd.pdn);
+        self.objects.pds.release(cmd.pdn);
         Ok(DONE)
     }
 
     /// Registers a use of PD `pdn`, which keeps the PD from being destroyed.
     pub(super) fn use_pd(&self, pdn: Pdn) -> Result<PdUse> {
-        self.pds.get(pdn).map(PdUse::new).ok_or(Errno::INVAL)
+        self.objects.pds.find(What::Pdn, pdn).map(PdUse::new)
     }
 }

@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{Mtu, PortCaps, PortPhysState, PortState, DEFAULT_PKEY}
 use virtio_rdma_abi::wire::Wire;
 
 use super::{require_port, DONE};
-use crate::error::{require, Errno, Result};
+use crate::error::{at_most, defined, refusal, Reason, Result, What};
 use crate::Hca;
 
 /// Entries of the P_Key table: only the default partition.
@@ -44,14 +44,14 @@ impl Hca {
         })
     }
 
-    /// Takes over state and MTU of the guest's network device. On return no turn goes on with the
-    /// former ones.
+    /// Takes over state and MTU of the guest's network device. On return no turn uses the former
+    /// ones any more.
     pub(super) fn set_port(&self, cmd: CmdSetPort) -> Result<Empty> {
         require_port(cmd.port)?;
-        let up = match PortState::try_from(cmd.state) {
-            Ok(PortState::Active) => true,
-            Ok(PortState::Down) => false,
-            _ => return Err(Errno::INVAL),
+        let up = match defined(What::PortState, cmd.state)? {
+            PortState::Active => true,
+            PortState::Down => false,
+            _ => return Err(refusal(Reason::Unsuitable, What::PortState, cmd.state)),
         };
         self.link.set_netdev(up, cmd.mtu);
         self.runtime().scheduler.quiesce.synchronize();
@@ -60,7 +60,7 @@ impl Hca {
 
     pub(super) fn query_pkey(&self, cmd: CmdQueryPkey) -> Result<RspQueryPkey> {
         require_port(cmd.port)?;
-        require(cmd.index < PKEYS)?;
+        at_most(What::Index, cmd.index, PKEYS - 1)?;
         Ok(RspQueryPkey { pkey: DEFAULT_PKEY })
     }
 }

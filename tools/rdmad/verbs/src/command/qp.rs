@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use recorder::Kind;
 use virtio_rdma_abi::ctrl::{
     CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CmdSetRateLimit,
     CreateFlags, Empty, RspCreateQp, RspQueryQp,
@@ -16,7 +17,10 @@ use virtio_rdma_abi::ring::{RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use super::{DONE, NO_DOORBELL_PAGE};
-use crate::error::{require, Errno, Result};
+use crate::error::{
+    at_least, at_most, bits, defined, exactly, full, refusal, require, reserved, QpQueue, Reason,
+    Result, What,
+};
 use crate::memory::{QueueMem, RingMem};
 use crate::qp::{Qp, QpInit};
 use crate::srq::Srq;
@@ -34,19 +38,24 @@ struct Queues<'a> {
 impl Hca {
     /// Creates a QP whose queues are in memory that the driver provides.
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
-        require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
+        self.check_doorbell_page(cmd.doorbell_page)?;
         let queues = |qp_type, cap: &QpCap| {
             let limit = self.config().limits.max_qp_wr;
-            let queue = |ring: &RingAddr, max_wr, wqe| {
+            let queue = |queue, ring: &RingAddr, max_wr, wqe| {
                 if *ring == RingAddr::ZERO && max_wr == 0 {
                     return Ok(QueueMem::Absent);
                 }
-                self.queue(RingKind::Work, ring, limit, max_wr, wqe)
-                    .map(QueueMem::Own)
+                let what = match queue {
+                    QpQueue::Sq => What::MaxSendWr,
+                    QpQueue::Rq => What::MaxRecvWr,
+                };
+                Self::check_max_wr(what, max_wr, ring, limit)?;
+                let ring = self.work_ring(RingKind::Work, ring, limit, wqe);
+                ring.map(QueueMem::Own).map_err(|refusal| refusal.of(queue))
             };
-            let sq = queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
-            let rq = queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?;
-            let reserved = self.number(qp_type, || self.qps.reserve())?;
+            let sq = queue(QpQueue::Sq, &cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
+            let rq = queue(QpQueue::Rq, &cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?;
+            let reserved = self.number(qp_type, || self.objects.qps.number(What::Qpn))?;
             Ok(Queues { reserved, sq, rq })
         };
         self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
@@ -56,21 +65,27 @@ impl Hca {
     pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
         let limits = self.config().limits.virtqueue_mode();
         let queues = |qp_type, cap: &QpCap| {
-            require(cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr)?;
+            at_most(What::MaxSendWr, cap.max_send_wr, limits.max_qp_wr)?;
+            at_most(What::MaxRecvWr, cap.max_recv_wr, limits.max_qp_wr)?;
             let virtqueues = self.assigned_virtqueues();
             let numbers = virtqueues.numbers();
             let usable = |qpn| {
                 virtqueues.is_usable(numbers.sq(qpn)) && virtqueues.is_usable(numbers.rq(qpn))
             };
+            let none = full(What::Qpn, limits.max_qp);
             let reserved = self.number(qp_type, || {
-                self.qps.reserve_below(limits.max_qp + 1, usable)
+                let reserved = self.objects.qps.reserve_below(limits.max_qp + 1, usable);
+                reserved.ok_or(none)
             })?;
             if !usable(reserved.number()) {
-                return Err(Errno::NOMEM);
+                return Err(none);
             }
-            let take = |queue| virtqueues.take(queue).map(QueueMem::Virtqueue);
-            let sq = take(numbers.sq(reserved.number()))?;
-            let rq = take(numbers.rq(reserved.number()))?;
+            let take = |queue, number| {
+                let taken = virtqueues.take(number).map(QueueMem::Virtqueue);
+                taken.map_err(|refusal| refusal.of(queue))
+            };
+            let sq = take(QpQueue::Sq, numbers.sq(reserved.number()))?;
+            let rq = take(QpQueue::Rq, numbers.rq(reserved.number()))?;
             Ok(Queues { reserved, sq, rq })
         };
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
@@ -81,11 +96,14 @@ impl Hca {
     fn number<'a>(
         &'a self,
         qp_type: QpType,
-        common: impl FnOnce() -> Option<Reserved<'a, Qpn, Qp>>,
+        common: impl FnOnce() -> Result<Reserved<'a, Qpn, Qp>>,
     ) -> Result<Reserved<'a, Qpn, Qp>> {
         match qp_type {
-            QpType::Gsi => self.qps.claim(GSI_QPN).ok_or(Errno::EXIST),
-            _ => common().ok_or(Errno::NOMEM),
+            QpType::Gsi => {
+                let exists = refusal(Reason::Exists, What::QpType, qp_type.value());
+                self.objects.qps.claim(GSI_QPN).ok_or(exists)
+            }
+            _ => common(),
         }
     }
 
@@ -96,20 +114,27 @@ impl Hca {
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {
-        let qp_type = QpType::try_from(base.qp_type).map_err(|_| Errno::INVAL)?;
+        let qp_type: QpType = defined(What::QpType, base.qp_type)?;
+        let of_type = |reason| refusal(reason, What::QpType, base.qp_type);
         // There are no subnet management packets on Ethernet.
         if qp_type == QpType::Smi {
-            return Err(Errno::OPNOTSUPP);
+            return Err(of_type(Reason::NotSupported));
         }
-        let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
-        require(!base.flags.has_unknown() && base.reserved == [0; 24])?;
+        let sig_type: SigType = defined(What::SqSigType, base.sq_sig_type)?;
+        bits(What::Flags, base.flags.0, CreateFlags::ALL.0)?;
+        reserved(&base.reserved)?;
         let user = base.flags.contains(CreateFlags::USER);
         let blocks_loopback = base.flags.contains(CreateFlags::BLOCK_MULTICAST_LOOPBACK);
-        require(
-            !blocks_loopback || (qp_type == QpType::Ud && self.has_feature(Feature::Multicast)),
-        )?;
+        if blocks_loopback {
+            exactly(What::QpType, base.qp_type, QpType::Ud.value())?;
+            self.check_flag(
+                base,
+                CreateFlags::BLOCK_MULTICAST_LOOPBACK,
+                Feature::Multicast,
+            )?;
+        }
         if user && qp_type == QpType::Gsi {
-            return Err(Errno::PERM);
+            return Err(of_type(Reason::NotPermitted));
         }
         let limits = &self.config().limits;
         let cap = QpCap {
@@ -119,11 +144,16 @@ impl Hca {
             max_recv_sge: base.max_recv_sge,
             max_inline_data: base.max_inline_data,
         };
-        require(cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge)?;
-        require(cap.max_inline_data <= limits.max_inline_data)?;
+        at_most(What::MaxSendSge, cap.max_send_sge, limits.max_sge)?;
+        at_most(What::MaxRecvSge, cap.max_recv_sge, limits.max_sge)?;
+        at_most(
+            What::MaxInlineData,
+            cap.max_inline_data,
+            limits.max_inline_data,
+        )?;
         let pd = self.use_pd(base.pdn)?;
-        let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
-        let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
+        let send_cq = self.objects.cqs.find(What::SendCqn, base.send_cqn)?;
+        let recv_cq = self.objects.cqs.find(What::RecvCqn, base.recv_cqn)?;
         let srq = self.srq_of(base, qp_type, &cap)?;
         let Queues { reserved, sq, rq } = queues(qp_type, &cap)?;
         let init = QpInit {
@@ -142,6 +172,7 @@ impl Hca {
             srq,
         };
         let qp = Qp::new(self.budget(), reserved.number(), init)?;
+        qp.note(self, Kind::Created, qp_type.value().into(), 0);
         Ok(RspCreateQp {
             qpn: reserved.insert(Arc::new(qp)),
         })
@@ -150,39 +181,57 @@ impl Hca {
     /// The SRQ from which a new QP takes its receives, if the command names one.
     fn srq_of(&self, base: &CmdCreateQp, qp_type: QpType, cap: &QpCap) -> Result<Option<Arc<Srq>>> {
         if !base.flags.contains(CreateFlags::SRQ) {
-            require(base.srqn == Srqn::NONE)?;
+            let srqn = base.srqn;
+            let is_none = srqn == Srqn::NONE;
+            require(is_none, Reason::NotSelected, What::Srqn, srqn.get())?;
             return Ok(None);
         }
-        require(self.has_feature(Feature::Srq) && qp_type != QpType::Gsi)?;
-        require(cap.max_recv_wr == 0 && cap.max_recv_sge == 0)?;
+        self.check_flag(base, CreateFlags::SRQ, Feature::Srq)?;
+        let takes_srq = qp_type != QpType::Gsi;
+        require(takes_srq, Reason::Unsuitable, What::QpType, base.qp_type)?;
+        exactly(What::MaxRecvWr, cap.max_recv_wr, 0u8)?;
+        exactly(What::MaxRecvSge, cap.max_recv_sge, 0u8)?;
         self.srq(base.srqn).map(Some)
     }
 
-    /// Maps the ring of a queue for `max_wr` work requests (at most `limit`), whose WQEs have up to
-    /// `wqe` bytes.
-    pub(super) fn queue(
+    /// Refuses a flag that needs a feature.
+    fn check_flag(&self, base: &CmdCreateQp, flag: CreateFlags, feature: Feature) -> Result<()> {
+        let without = if self.has_feature(feature) { 0 } else { flag.0 };
+        bits(What::Flags, base.flags.0, !without)
+    }
+
+    /// Refuses a queue for `max_wr` work requests, which `what` names, if they are more than
+    /// `limit` or than slots of the ring.
+    pub(super) fn check_max_wr(what: What, max_wr: u32, ring: &RingAddr, limit: u32) -> Result<()> {
+        at_most(what, max_wr, limit.next_power_of_two())?;
+        at_most(what, max_wr, ring.slots)
+    }
+
+    /// Maps the ring of a queue of at most `limit` work requests, whose WQEs have up to `wqe`
+    /// bytes.
+    pub(super) fn work_ring(
         &self,
         kind: RingKind,
         ring: &RingAddr,
         limit: u32,
-        max_wr: u32,
         wqe: usize,
     ) -> Result<RingMem> {
-        require(max_wr <= ring.slots && ring.slots <= limit.next_power_of_two())?;
+        at_most(What::Slots, ring.slots, limit.next_power_of_two())?;
         let ring = RingMem::new(self.budget(), &self.space, kind, ring)?;
-        require(wqe <= ring.layout().slot_size() as usize)?;
+        let needed = wqe.next_power_of_two().trailing_zeros();
+        at_least(What::SlotShift, ring.layout().slot_shift(), needed)?;
         Ok(ring)
     }
 
     pub(super) fn modify_qp(&self, cmd: CmdModifyQp) -> Result<Empty> {
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         qp.modify(self, cmd.attr_mask, &cmd.attrs)?;
         Ok(DONE)
     }
 
     pub(super) fn set_rate_limit(&self, cmd: CmdSetRateLimit) -> Result<Empty> {
-        require(cmd.reserved == [0; 2])?;
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        reserved(&cmd.reserved)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         let packet = cmd.typical_packet_size;
         qp.set_rate_limit(self, cmd.rate_limit, cmd.max_burst_size, packet)?;
         Ok(DONE)
@@ -190,14 +239,15 @@ impl Hca {
 
     /// Returns all attributes, whatever the attribute mask of the command.
     pub(super) fn query_qp(&self, cmd: CmdQueryQp) -> Result<RspQueryQp> {
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         Ok(RspQueryQp { attr: qp.query()? })
     }
 
     pub(super) fn destroy_qp_command(&self, cmd: CmdDestroyQp) -> Result<Empty> {
-        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         qp.send_last(self);
         self.destroy_qp(&qp);
+        qp.note(self, Kind::Destroyed, 0, 0);
         Ok(DONE)
     }
 }

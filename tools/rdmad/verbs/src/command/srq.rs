@@ -14,27 +14,28 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 
 use super::DONE;
-use crate::error::{require, Errno, Result};
+use crate::error::{at_most, bits, in_use, require, within, Reason, Result, What};
 use crate::srq::{NewRing, Srq, SrqInit};
 use crate::Hca;
+
+/// Refuses a value for an attribute that is not in the mask.
+fn not_given(what: What, value: u64, valid: bool) -> Result<()> {
+    require(valid, Reason::NotSelected, what, value)
+}
 
 impl Hca {
     pub(super) fn create_srq(&self, cmd: CmdCreateSrq) -> Result<RspCreateSrq> {
         let limits = &self.config().limits;
-        require(cmd.flags.without(CreateFlags::USER) == CreateFlags::NONE)?;
-        require(cmd.doorbell_page < limits.doorbell_pages)?;
-        require(cmd.max_sge <= limits.max_sge)?;
-        require((1..=limits.max_srq_wr).contains(&cmd.max_wr))?;
+        bits(What::Flags, cmd.flags.0, CreateFlags::USER.0)?;
+        self.check_doorbell_page(cmd.doorbell_page)?;
+        at_most(What::MaxSge, cmd.max_sge, limits.max_sge)?;
+        within(What::MaxWr, cmd.max_wr, &(1..=limits.max_srq_wr))?;
         let pd = self.use_pd(cmd.pdn)?;
         let wqe = rq_wqe_size(cmd.max_sge as usize);
-        let ring = self.queue(
-            RingKind::Shared,
-            &cmd.ring,
-            limits.max_srq_wr,
-            cmd.max_wr,
-            wqe,
-        )?;
-        let reserved = self.srqs.reserve().ok_or(Errno::NOMEM)?;
+        let most = limits.max_srq_wr;
+        Self::check_max_wr(What::MaxWr, cmd.max_wr, &cmd.ring, most)?;
+        let ring = self.work_ring(RingKind::Shared, &cmd.ring, most, wqe)?;
+        let reserved = self.objects.srqs.number(What::Srqn)?;
         let init = SrqInit {
             pd,
             cookie: cmd.cookie,
@@ -52,20 +53,23 @@ impl Hca {
     pub(super) fn modify_srq(&self, cmd: CmdModifySrq) -> Result<Empty> {
         let srq = self.srq(cmd.srqn)?;
         let mask = cmd.attr_mask;
-        require(!mask.has_unknown())?;
+        bits(What::AttrMask, mask.0, SrqAttrMask::ALL.0)?;
         let ring = if mask.contains(SrqAttrMask::MAX_WR) {
             let limit = self.config().limits.max_srq_wr;
-            require((1..=limit).contains(&cmd.max_wr))?;
             let max_wr = cmd.max_wr;
+            within(What::MaxWr, max_wr, &(1..=limit))?;
             let wqe = srq.max_wqe();
-            let ring = self.queue(RingKind::Shared, &cmd.ring, limit, max_wr, wqe)?;
+            Self::check_max_wr(What::MaxWr, max_wr, &cmd.ring, limit)?;
+            let ring = self.work_ring(RingKind::Shared, &cmd.ring, limit, wqe)?;
             Some(NewRing { max_wr, ring })
         } else {
-            require(cmd.max_wr == 0 && cmd.ring == RingAddr::ZERO)?;
+            not_given(What::MaxWr, cmd.max_wr.into(), cmd.max_wr == 0)?;
+            not_given(What::Ring, cmd.ring.pages, cmd.ring == RingAddr::ZERO)?;
             None
         };
-        require(mask.contains(SrqAttrMask::LIMIT) || cmd.limit == 0)?;
-        let limit = mask.contains(SrqAttrMask::LIMIT).then_some(cmd.limit);
+        let has_limit = mask.contains(SrqAttrMask::LIMIT);
+        not_given(What::Limit, cmd.limit.into(), has_limit || cmd.limit == 0)?;
+        let limit = has_limit.then_some(cmd.limit);
         srq.modify(self, ring, limit)?;
         Ok(DONE)
     }
@@ -77,14 +81,13 @@ impl Hca {
     pub(super) fn destroy_srq_command(&self, cmd: CmdDestroySrq) -> Result<Empty> {
         let srq = self.srq(cmd.srqn)?;
         if srq.users.any() {
-            return Err(Errno::BUSY);
+            return Err(in_use(What::Srqn, cmd.srqn));
         }
         self.destroy_srq(&srq);
         Ok(DONE)
     }
 
-    /// SRQ `srqn`, or `EINVAL`.
     pub(super) fn srq(&self, srqn: Srqn) -> Result<Arc<Srq>> {
-        self.srqs.get(srqn).ok_or(Errno::INVAL)
+        self.objects.srqs.find(What::Srqn, srqn)
     }
 }

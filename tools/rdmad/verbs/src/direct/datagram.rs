@@ -8,15 +8,16 @@ use roce::net::{ip_to_gid, vlan_id};
 use roce::opcode::Service;
 use roce::size::request_size;
 use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
-use roce::work::{DatagramSender, RecvCompletion, SendOp, SendWr, With};
+use roce::work::{DatagramSender, RecvCompletion, SendOp, SendWr, WcFault, With};
 use roce::Connection;
-use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+use virtio_rdma_abi::ib::AccessFlags;
 
+use super::Borrowed;
 use crate::counters::Counter;
 use crate::memory::{transfer, Message, Side};
-use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
+use crate::qp::{solicits, Requester, RequesterTurn, ResponderTurn};
 use crate::wqe::PostedSend;
-use crate::{Borrowed, Hca};
+use crate::Hca;
 
 /// The result of an attempt to send a datagram.
 pub(crate) enum DatagramStep {
@@ -29,22 +30,22 @@ pub(crate) enum DatagramStep {
 /// Delivers a datagram to QP `to.qpn` of `hca`, if that QP accepts it. Returns only errors of
 /// the sender: a datagram that the receiver drops counts as sent.
 pub(crate) fn deliver(
-    turn: &SendTurn<'_>,
-    side: &mut SendSide,
+    turn: &RequesterTurn<'_>,
+    requester: &mut Requester,
     wr: &SendWr<PostedSend>,
     to: &Destination,
     hca: &Hca,
-) -> Result<DatagramStep, WcStatus> {
+) -> Result<DatagramStep, WcFault> {
     let SendOp::Send { with } = wr.op else {
-        return Err(WcStatus::LocQpOpErr);
+        return Err(WcFault::NOT_PERMITTED);
     };
     let port = &turn.hca.pacer;
     let length = wr.length as usize;
-    let taken = port.take_bytes(turn.now, &mut side.io.port, length, length);
-    if side.io.passes(taken).is_none() {
+    let taken = port.take_bytes(turn.now, &mut requester.io.port, length, length);
+    if requester.io.passes(taken).is_none() {
         return Ok(DatagramStep::Waits);
     }
-    if side.io.pacer.is_some() {
+    if requester.io.pacer.is_some() {
         let connection = Connection {
             path: to.path,
             dest_qpn: to.qpn,
@@ -52,11 +53,11 @@ pub(crate) fn deliver(
             mtu: turn.hca.config().path_mtu(),
         };
         let bytes = request_size(Service::Ud, &connection, wr, 0);
-        if !side.io.admit(turn.now, bytes) {
-            port.give_bytes_back(&mut side.io.port, length);
+        if !requester.io.admit(turn.now, bytes) {
+            port.give_bytes_back(&mut requester.io.port, length);
             return Ok(DatagramStep::Waits);
         }
-        if let Some(pacer) = &mut side.io.pacer {
+        if let Some(pacer) = &mut requester.io.pacer {
             pacer.spend(bytes);
         }
         let paced = bytes as u64;
@@ -65,7 +66,7 @@ pub(crate) fn deliver(
     turn.count(Counter::DirectTxMessages, 1);
     turn.count(Counter::DirectTxBytes, wr.length.into());
     // The IP identification is the PSN, as on the wire.
-    let ident = side.sender.as_mut().map_or(0, |sender| {
+    let ident = requester.sender.as_mut().map_or(0, |sender| {
         let psn = sender.next_psn().value();
         sender.advance();
         psn as u16
@@ -80,36 +81,42 @@ pub(crate) fn deliver(
         || !turn.hca.link_is_up()
         || !hca.link_is_up()
         || !hca
+            .objects
             .gids
             .contains(ip_to_gid(to.path.addresses.dst()), to.path.vlan)
     {
         return Ok(DatagramStep::Sent);
     }
-    let Some(peer) = hca.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
+    let Some(peer) = hca
+        .objects
+        .qps
+        .get(to.qpn)
+        .filter(|peer| !peer.is_connected())
+    else {
         return Ok(DatagramStep::Sent);
     };
     let _borrowed = Borrowed::new(hca, peer.number);
-    let mut recv = peer.lock_recv();
+    let mut responder = peer.lock_responder();
     if !peer.receives() {
         return Ok(DatagramStep::Sent);
     }
-    if recv.qkey != to.qkey {
+    if responder.qkey != to.qkey {
         hca.violations.qkey.fetch_add(1, Ordering::Relaxed);
         return Ok(DatagramStep::Sent);
     }
     let view = hca.space.enter();
-    let receiver = RecvTurn::new(&peer, hca, &view, turn.budget);
-    let Ok(Some(incoming)) = receiver.take_for_direct(&mut recv) else {
+    let receiver = ResponderTurn::new(&peer, hca, &view, turn.budget);
+    let Ok(Some(incoming)) = receiver.take_for_direct(&mut responder) else {
         return Ok(DatagramStep::Sent);
     };
     // A datagram is a single packet, so its length fits.
     let byte_len = GRH_SIZE as u32 + wr.length;
     if byte_len > incoming.length {
-        recv.io.incoming = Some(incoming);
+        responder.io.incoming = Some(incoming);
         return Ok(DatagramStep::Sent);
     }
     let mut completion = RecvCompletion {
-        status: WcStatus::Success,
+        result: Ok(()),
         rdma_write: false,
         byte_len,
         with,
@@ -123,12 +130,13 @@ pub(crate) fn deliver(
         }),
     };
     let moved = {
-        let mut from = turn.message(&side.io.snapshots, &wr.local, AccessFlags::NONE);
-        let header = receiver
-            .message(&recv.io, &incoming.local)
-            .write(0, &header, length == 0);
+        let mut from = turn.message(&requester.io.snapshots, &wr.local, AccessFlags::NONE);
+        let header =
+            receiver
+                .message(&responder.io, &incoming.local)
+                .write(0, &header, length == 0);
         let mut message = receiver
-            .message(&recv.io, &incoming.local)
+            .message(&responder.io, &incoming.local)
             .skip(GRH_SIZE as u64);
         header
             .map_err(Side::Target)
@@ -140,12 +148,12 @@ pub(crate) fn deliver(
             receiver.count(Counter::DirectRxBytes, wr.length.into());
             receiver.complete(&incoming, &completion);
         }
-        Err(Side::Source(_)) => {
-            recv.io.incoming = Some(incoming);
-            return Err(WcStatus::LocProtErr);
+        Err(Side::Source(fault)) => {
+            responder.io.incoming = Some(incoming);
+            return Err(fault.local());
         }
-        Err(Side::Target(_)) => {
-            completion.status = WcStatus::LocProtErr;
+        Err(Side::Target(fault)) => {
+            completion.result = Err(fault.local());
             receiver.complete(&incoming, &completion);
             peer.fail(hca, None);
         }

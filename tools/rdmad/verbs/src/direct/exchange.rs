@@ -4,13 +4,15 @@
 //! would.
 
 use roce::env::BadReceive;
-use roce::work::{AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
+use roce::work::{
+    AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, WcFault, With, ATOMIC_SIZE,
+};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
 use crate::counters::Counter;
-use crate::memory::{transfer, Fault, Side};
-use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
+use crate::memory::{transfer, Fault, KeyFault, Side};
+use crate::qp::{solicits, Requester, RequesterTurn, Responder, ResponderMachine, ResponderTurn};
 use crate::wqe::PostedSend;
 
 /// One step of a transfer, with both QPs locked.
@@ -26,64 +28,66 @@ pub(super) struct Exchange<'a, 'b, 'c> {
     /// Whether the connection is reliable: the responder reports errors of a message and goes to
     /// ERR.
     pub reliable: bool,
-    pub turn: &'a SendTurn<'b>,
-    pub side: &'a mut SendSide,
-    pub receiver: &'a RecvTurn<'c>,
-    pub recv: &'a mut RecvSide,
+    pub turn: &'a RequesterTurn<'b>,
+    pub requester: &'a mut Requester,
+    pub receiver: &'a ResponderTurn<'c>,
+    pub responder: &'a mut Responder,
 }
 
 impl Exchange<'_, '_, '_> {
-    /// SEND.
     pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
         self.check_packets()?;
         if self.offset == 0 {
-            if self.reliable && self.recv.io.incoming.is_some() {
+            if self.reliable && self.responder.io.incoming.is_some() {
                 // An earlier requester on this connection left a message unfinished.
-                return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
+                return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
             }
             self.take()?;
         }
-        let Some(incoming) = self.recv.io.incoming.take() else {
+        let Some(incoming) = self.responder.io.incoming.take() else {
             return Err(Stop::Silence);
         };
         let mut completion = self.completion(false, with);
         if self.wr.length > incoming.length {
             if self.reliable {
-                completion.status = WcStatus::LocLenErr;
+                completion.result = Err(WcFault::RECEIVE_TOO_SHORT);
                 self.receiver.complete(&incoming, &completion);
             } else {
-                self.recv.io.incoming = Some(incoming);
+                self.responder.io.incoming = Some(incoming);
             }
-            return Err(self.refuse(WcStatus::RemInvReqErr, None));
+            return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, None));
         }
         let moved = {
-            let mut from =
-                self.turn
-                    .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
-            let mut to = self.receiver.message(&self.recv.io, &incoming.local);
+            let mut from = self.turn.message(
+                &self.requester.io.snapshots,
+                &self.wr.local,
+                AccessFlags::NONE,
+            );
+            let mut to = self.receiver.message(&self.responder.io, &incoming.local);
             transfer(&mut from, &mut to, self.offset.into(), self.len, self.last)
         };
         match self.note(moved) {
             Ok(()) if self.last => {
                 if let With::Inv(rkey) = with {
-                    if self.receiver.invalidate(rkey).is_err() {
-                        completion.status = WcStatus::RemInvReqErr;
+                    if let Err(KeyFault(reason)) = self.receiver.invalidate(rkey) {
+                        let fault = WcFault::new(WcStatus::RemInvReqErr, reason);
+                        completion.result = Err(fault);
                         self.receiver.complete(&incoming, &completion);
-                        return Err(self.refuse_access(Fault::Key));
+                        return Err(self.refuse_access(Fault::Key(reason)));
                     }
                 }
                 self.receiver.complete(&incoming, &completion);
             }
-            Ok(()) => self.recv.io.incoming = Some(incoming),
-            Err(Side::Source(_)) => {
-                self.recv.io.incoming = Some(incoming);
-                return Err(Stop::Failed(WcStatus::LocProtErr));
+            Ok(()) => self.responder.io.incoming = Some(incoming),
+            Err(Side::Source(fault)) => {
+                self.responder.io.incoming = Some(incoming);
+                return Err(Stop::Failed(fault.local()));
             }
-            Err(Side::Target(_)) => {
-                completion.status = WcStatus::LocProtErr;
+            Err(Side::Target(fault)) => {
+                completion.result = Err(fault.local());
                 self.receiver.complete(&incoming, &completion);
                 self.receiver.qp.fail(self.receiver.hca, None);
-                return Err(self.refuse(WcStatus::RemOpErr, None));
+                return Err(self.refuse(WcFault::PEER_OPERATION, None));
             }
         }
         Ok(())
@@ -98,27 +102,29 @@ impl Exchange<'_, '_, '_> {
             // A message without a posted receive must not write data.
             self.take()?;
         }
-        let mut from =
-            self.turn
-                .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
+        let mut from = self.turn.message(
+            &self.requester.io.snapshots,
+            &self.wr.local,
+            AccessFlags::NONE,
+        );
         let mut to = self.receiver.remote(remote, AccessFlags::REMOTE_WRITE);
         let moved = transfer(&mut from, &mut to, self.offset.into(), self.len, self.last);
         let moved = self.note(moved);
-        if let Err(Side::Source(_)) = moved {
-            return Err(Stop::Failed(WcStatus::LocProtErr));
+        if let Err(Side::Source(fault)) = moved {
+            return Err(Stop::Failed(fault.local()));
         }
         if moved.is_ok() && !self.last {
             return Ok(());
         }
-        if let Some(incoming) = imm.and_then(|_| self.recv.io.incoming.take()) {
+        if let Some(incoming) = imm.and_then(|_| self.responder.io.incoming.take()) {
             if moved.is_ok() || self.reliable {
                 let mut completion = self.completion(true, imm.map_or(With::Nothing, With::Imm));
                 if moved.is_err() {
-                    completion.status = WcStatus::WrFlushErr;
+                    completion.result = Err(WcFault::FLUSHED);
                 }
                 self.receiver.complete(&incoming, &completion);
             } else {
-                self.recv.io.incoming = Some(incoming);
+                self.responder.io.incoming = Some(incoming);
             }
         }
         match moved {
@@ -133,7 +139,7 @@ impl Exchange<'_, '_, '_> {
         self.check_responses()?;
         let mut from = self.receiver.remote(remote, AccessFlags::REMOTE_READ);
         let mut to = self.turn.message(
-            &self.side.io.snapshots,
+            &self.requester.io.snapshots,
             &self.wr.local,
             AccessFlags::LOCAL_WRITE,
         );
@@ -141,7 +147,7 @@ impl Exchange<'_, '_, '_> {
         match self.note(moved) {
             Ok(()) => Ok(()),
             Err(Side::Source(fault)) => Err(self.refuse_access(fault)),
-            Err(Side::Target(_)) => Err(Stop::Failed(WcStatus::LocProtErr)),
+            Err(Side::Target(fault)) => Err(Stop::Failed(fault.local())),
         }
     }
 
@@ -157,33 +163,31 @@ impl Exchange<'_, '_, '_> {
     pub(super) fn atomic(&mut self, remote: Remote, op: AtomicOp) -> Result<(), Stop> {
         self.admit_operation(AccessFlags::REMOTE_ATOMIC)?;
         if remote.va % u64::from(ATOMIC_SIZE) != 0 {
-            return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
+            return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
         }
         let original = self
             .receiver
             .atomic(remote, op)
             .map_err(|fault| self.refuse_access(fault))?;
         let mut to = self.turn.message(
-            &self.side.io.snapshots,
+            &self.requester.io.snapshots,
             &self.wr.local,
             AccessFlags::LOCAL_WRITE,
         );
         to.write(0, &original.to_le_bytes(), true)
-            .map_err(|_| Stop::Failed(WcStatus::LocProtErr))
+            .map_err(|fault| Stop::Failed(fault.local()))
     }
 
-    /// Atomic WRITE.
     pub(super) fn atomic_write(&mut self, remote: Remote, data: [u8; 8]) -> Result<(), Stop> {
         self.admit_operation(AccessFlags::REMOTE_WRITE)?;
         if !self.has_room_for_answers() || remote.va % u64::from(ATOMIC_SIZE) != 0 {
-            return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
+            return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
         }
         self.receiver
             .write_word(remote, data)
             .map_err(|fault| self.refuse_access(fault))
     }
 
-    /// FLUSH.
     pub(super) fn flush(&mut self, flush: &FlushOp) -> Result<(), Stop> {
         self.admit_operation(flush.access())?;
         self.receiver
@@ -194,7 +198,11 @@ impl Exchange<'_, '_, '_> {
     /// The greater of both QPs' path MTUs, if these differ and the message is longer than the
     /// smaller of them.
     fn disagreement(&self) -> Option<Mtu> {
-        let theirs = self.recv.responder.as_ref().and_then(Responder::mtu)?;
+        let theirs = self
+            .responder
+            .machine
+            .as_ref()
+            .and_then(ResponderMachine::mtu)?;
         let differs = theirs != self.mtu && self.wr.length > self.mtu.min(theirs).bytes();
         differs.then(|| self.mtu.max(theirs))
     }
@@ -204,7 +212,7 @@ impl Exchange<'_, '_, '_> {
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
-            Some(_) => Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr))),
+            Some(_) => Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr))),
         }
     }
 
@@ -214,9 +222,9 @@ impl Exchange<'_, '_, '_> {
         match self.disagreement() {
             None => Ok(()),
             Some(greater) if self.wr.length <= greater.bytes() => {
-                Err(Stop::Failed(WcStatus::BadRespErr))
+                Err(Stop::Failed(WcFault::BAD_RESPONSE))
             }
-            Some(_) => Err(Stop::Failed(WcStatus::LocLenErr)),
+            Some(_) => Err(Stop::Failed(WcFault::BAD_RESPONSE_LENGTH)),
         }
     }
 
@@ -229,42 +237,40 @@ impl Exchange<'_, '_, '_> {
         // In an empty range no address can be invalid (IBTA 9.7.4.1.3).
         let memory = self.receiver.memory();
         let length = self.wr.length.into();
-        if length > 0
-            && memory
-                .keys
-                .check_remote(remote.rkey, memory.by, remote.va, length, access)
-                .is_err()
-        {
-            return Err(self.refuse_access(Fault::Key));
+        if length == 0 {
+            return Ok(());
         }
-        Ok(())
+        memory
+            .keys
+            .check_remote(remote.rkey, memory.by, remote.va, length, access)
+            .map_err(|fault| self.refuse_access(fault.into()))
     }
 
     /// Checks that the peer's QP permits an operation that needs `access`.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
-        let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
+        let admitted = self.responder.machine.as_ref().is_some_and(|machine| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
-            let room = !limited || has_room_for_answers(responder);
-            room && responder.access().contains(access)
+            let room = !limited || has_room_for_answers(machine);
+            room && machine.access().contains(access)
         });
         if admitted {
             Ok(())
         } else {
-            Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)))
+            Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)))
         }
     }
 
     /// Whether the peer accepts one more READ or atomic operation: the number of outstanding ones
     /// is limited.
     fn has_room_for_answers(&self) -> bool {
-        let responder = self.recv.responder.as_ref();
-        responder.is_some_and(has_room_for_answers)
+        let machine = self.responder.machine.as_ref();
+        machine.is_some_and(has_room_for_answers)
     }
 
     /// The CQE of the peer's receive for a message that succeeds.
     fn completion(&self, rdma_write: bool, with: With) -> RecvCompletion {
         RecvCompletion {
-            status: WcStatus::Success,
+            result: Ok(()),
             rdma_write,
             byte_len: self.wr.length,
             with,
@@ -275,36 +281,38 @@ impl Exchange<'_, '_, '_> {
 
     /// Takes the peer's next posted receive for this message.
     fn take(&mut self) -> Result<(), Stop> {
-        match self.receiver.take_for_direct(self.recv) {
+        match self.receiver.take_for_direct(self.responder) {
             Ok(Some(wr)) => {
-                self.recv.io.incoming = Some(wr);
+                self.responder.io.incoming = Some(wr);
                 Ok(())
             }
-            Ok(None) => Err(match &self.recv.responder {
-                Some(Responder::Rc(responder)) => {
+            Ok(None) => Err(match &self.responder.machine {
+                Some(ResponderMachine::Rc(machine)) => {
                     self.receiver.count(Counter::RnrNaksSent, 1);
-                    Stop::NotReady(responder.attr().min_rnr_timer)
+                    Stop::NotReady(machine.attr().min_rnr_timer)
                 }
                 _ => Stop::Lost,
             }),
-            Err(BadReceive) => Err(self.refuse(WcStatus::RemOpErr, None)),
+            Err(BadReceive) => Err(self.refuse(WcFault::PEER_OPERATION, None)),
         }
     }
 
     /// Refuses an operation that the responder's memory does not permit.
     fn refuse_access(&self, fault: Fault) -> Stop {
         match fault {
-            Fault::Key => {
-                self.receiver.refused_key(&self.recv.io);
-                self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr))
+            Fault::Key(reason) => {
+                if let Some(at) = self.wr.op.remote() {
+                    self.receiver.refused_key(&self.responder.io, at, reason);
+                }
+                self.refuse(WcFault::PEER_ACCESS, Some(AsyncEvent::QpAccessErr))
             }
-            Fault::Memory => self.refuse(WcStatus::RemOpErr, Some(AsyncEvent::QpFatal)),
+            Fault::Memory => self.refuse(WcFault::PEER_OPERATION, Some(AsyncEvent::QpFatal)),
         }
     }
 
     /// Makes the responder refuse the message. On a reliable connection the responder goes to ERR
     /// and raises `event`, which is `None` if a completion reports the error.
-    fn refuse(&self, status: WcStatus, event: Option<AsyncEvent>) -> Stop {
+    fn refuse(&self, fault: WcFault, event: Option<AsyncEvent>) -> Stop {
         if !self.reliable {
             return Stop::Lost;
         }
@@ -312,10 +320,10 @@ impl Exchange<'_, '_, '_> {
         // On the wire the responder would send a NAK, which the requester would receive.
         self.receiver.count(Counter::NaksSent, 1);
         self.turn.count(Counter::NaksReceived, 1);
-        Stop::Failed(status)
+        Stop::Failed(fault)
     }
 }
 
-fn has_room_for_answers(responder: &Responder) -> bool {
-    matches!(responder, Responder::Rc(responder) if responder.attr().max_dest_rd_atomic > 0)
+fn has_room_for_answers(machine: &ResponderMachine) -> bool {
+    matches!(machine, ResponderMachine::Rc(machine) if machine.attr().max_dest_rd_atomic > 0)
 }

@@ -3,7 +3,7 @@
 //! The direct path: data between two QPs of one process is copied from guest memory to guest
 //! memory.
 //!
-//! The requester's worker does all the work, with the send side of its own QP and the receive side
+//! The requester's worker does all the work, with the requester of its own QP and the responder
 //! of the peer QP locked. PSN and MSN advance as with packets, and errors look as on the wire: the
 //! same status at the requester, the same event and state at the responder, the same retries after
 //! the same delays. A peer does not answer if its QP is gone, in the wrong state, connected
@@ -20,16 +20,19 @@ mod exchange;
 mod saved;
 
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Instant;
 
 use dma::DmaView;
 
+use recorder::Kind;
 use roce::opcode::Service;
 use roce::rc::{ack_timeout, rnr_delay, RNR_RETRY_FOREVER};
 use roce::size::{frame_span, request_size};
-use roce::work::{packets, Mtu, SendOp, SendWr};
+use roce::work::{packets, Mtu, SendOp, SendWr, WcFault, WcResult};
 use roce::{Connection, Psn};
-use virtio_rdma_abi::ib::{QpType, WcStatus};
+use scheduler::shared::MutexGuard;
+use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::number::{PortId, Qpn};
 use virtio_rdma_abi::qp::QpAttr;
 
@@ -37,11 +40,12 @@ pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
 pub(crate) use self::saved::{TransferState, ANSWER, PAUSE};
 use crate::counters::Counter;
-use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
-use crate::shared::MutexGuard;
+use crate::qp::{
+    Qp, RemoteQp, Requester, RequesterTurn, Responder, ResponderMachine, ResponderTurn,
+};
 use crate::turn::TurnBudget;
 use crate::wqe::{Fetched, PostedSend};
-use crate::{Borrowed, Hca};
+use crate::Hca;
 
 /// The direct route to a QP of the same process.
 #[derive(Debug)]
@@ -65,7 +69,10 @@ impl DirectRoute {
     /// needs packets.
     pub(crate) fn find(hca: &Hca, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let group = hca.config().group;
-        let peer = hca.runtime().direct_peer(group, connection.path.dst_mac)?;
+        let peer = hca
+            .runtime()
+            .hcas
+            .direct_peer(group, connection.path.dst_mac)?;
         Some(Self {
             hca: Arc::downgrade(&peer),
             port: peer.port(),
@@ -84,7 +91,7 @@ impl DirectRoute {
     #[inline]
     pub(crate) fn end(&self) -> Option<RouteEnd> {
         let hca = self.hca.upgrade().filter(|hca| !hca.has_failed())?;
-        let qp = hca.qps.get(self.qpn)?;
+        let qp = hca.objects.qps.get(self.qpn)?;
         Some(RouteEnd { hca, qp })
     }
 
@@ -96,18 +103,40 @@ impl DirectRoute {
     }
 }
 
-/// The receive side of the QP at the far end of a route, locked by the requester's worker during a
+/// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
+/// so the QP fails.
+struct Borrowed<'a> {
+    hca: &'a Hca,
+    qpn: Qpn,
+}
+
+impl<'a> Borrowed<'a> {
+    /// Lends QP `qpn` of `hca`.
+    fn new(hca: &'a Hca, qpn: Qpn) -> Self {
+        Self { hca, qpn }
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.hca.fail_qp(self.qpn);
+        }
+    }
+}
+
+/// The responder of the QP at the far end of a route, locked by the requester's worker during a
 /// turn.
 pub(crate) struct Receiver<'a> {
     // Declared first: the completions are delivered before the lock is released.
-    turn: RecvTurn<'a>,
-    recv: MutexGuard<'a, RecvSide>,
+    turn: ResponderTurn<'a>,
+    responder: MutexGuard<'a, Responder>,
     mtu: Mtu,
     _borrowed: Borrowed<'a>,
 }
 
 impl<'a> Receiver<'a> {
-    /// Locks the receive side of the QP at the end of `route`, if it is connected to `from` and has
+    /// Locks the responder of the QP at the end of `route`, if it is connected to `from` and has
     /// the same QP type.
     #[inline]
     pub(crate) fn new(
@@ -120,11 +149,13 @@ impl<'a> Receiver<'a> {
         if qp.init.qp_type != from.init.qp_type {
             return None;
         }
-        let mut recv = qp.lock_recv();
-        recv.responder_for(&route.us)?;
+        let responder = qp.lock_responder();
+        if !responder.is_connected_to(&route.us) {
+            return None;
+        }
         Some(Self {
-            turn: RecvTurn::new(qp, hca, view, budget),
-            recv,
+            turn: ResponderTurn::new(qp, hca, view, budget),
+            responder,
             mtu: route.mtu,
             _borrowed: Borrowed::new(hca, qp.number),
         })
@@ -155,8 +186,8 @@ pub(crate) struct ForPeer(());
 #[derive(Debug)]
 pub(crate) struct Transfer {
     wr: SendWr<PostedSend>,
-    /// Completion status of a work request that is not to be executed.
-    failed: Option<WcStatus>,
+    /// The fault of a work request that is not to be executed.
+    failed: Option<WcFault>,
     /// Bytes of the message transferred so far.
     done: u32,
     retries: u8,
@@ -170,8 +201,8 @@ pub(crate) enum TransferStep {
     Moved,
     /// The transfer waits for the peer, a pause or a rate limit.
     Waits,
-    /// The work request ends with this status.
-    Done(WcStatus),
+    /// The work request ends.
+    Done(WcResult),
 }
 
 /// Reason why a step transferred nothing.
@@ -183,8 +214,8 @@ enum Stop {
     NotReady(u8),
     /// The peer drops the message without an answer, on an unreliable connection.
     Lost,
-    /// The work request ends with this status.
-    Failed(WcStatus),
+    /// The work request ends with this fault.
+    Failed(WcFault),
     /// The rate limit holds the message back.
     Paced,
 }
@@ -236,40 +267,40 @@ impl Transfer {
     #[inline]
     pub(crate) fn step(
         &mut self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
+        turn: &RequesterTurn<'_>,
+        requester: &mut Requester,
         receiver: Option<&mut Receiver<'_>>,
     ) -> TransferStep {
         let now = turn.now;
-        if let Some(status) = self.failed {
-            return TransferStep::Done(status);
+        if let Some(fault) = self.failed {
+            return TransferStep::Done(Err(fault));
         }
         if matches!(self.wait, Wait::Pause(until) if now < until) {
             return TransferStep::Waits;
         }
         if let SendOp::Local { .. } = self.wr.op {
-            let executed = turn.execute_local(&side.io.snapshots, &self.wr.local);
-            return TransferStep::Done(executed.err().unwrap_or(WcStatus::Success));
+            let executed = turn.execute_local(&requester.io.snapshots, &self.wr.local);
+            return TransferStep::Done(executed);
         }
         let unreliable = turn.qp.init.qp_type == QpType::Uc;
         let moved = match receiver {
-            Some(receiver) => self.exchange(turn, side, receiver),
+            Some(receiver) => self.exchange(turn, requester, receiver),
             None => Err(Stop::Silence),
         };
         match moved {
-            Err(Stop::Silence | Stop::NotReady(_)) if unreliable => self.lost(side),
-            Err(Stop::Lost) => self.lost(side),
+            Err(Stop::Silence | Stop::NotReady(_)) if unreliable => self.lost(requester),
+            Err(Stop::Lost) => self.lost(requester),
             Ok(done) => {
                 self.wait = Wait::Nothing;
-                self.retries = side.attr().retry_cnt;
-                self.rnr_retries = side.attr().rnr_retry;
+                self.retries = requester.attr().retry_cnt;
+                self.rnr_retries = requester.attr().rnr_retry;
                 if done {
-                    TransferStep::Done(WcStatus::Success)
+                    TransferStep::Done(Ok(()))
                 } else {
                     TransferStep::Moved
                 }
             }
-            Err(Stop::Failed(status)) => TransferStep::Done(status),
+            Err(Stop::Failed(fault)) => TransferStep::Done(Err(fault)),
             Err(Stop::Paced) => {
                 // The transfer waits neither for a pause nor for the peer any more.
                 self.wait = Wait::Nothing;
@@ -277,36 +308,45 @@ impl Transfer {
             }
             Err(Stop::NotReady(code)) => {
                 turn.count(Counter::RnrNaksReceived, 1);
-                if side.attr().rnr_retry != RNR_RETRY_FOREVER {
+                self.note(turn, Kind::PeerNotReady, self.rnr_retries);
+                if requester.attr().rnr_retry != RNR_RETRY_FOREVER {
                     match self.rnr_retries.checked_sub(1) {
                         Some(left) => self.rnr_retries = left,
-                        None => return TransferStep::Done(WcStatus::RnrRetryExcErr),
+                        None => return TransferStep::Done(Err(WcFault::PEER_NOT_READY)),
                     }
                 }
                 self.wait = Wait::Pause(now + rnr_delay(code));
                 TransferStep::Waits
             }
-            Err(Stop::Silence) => self.unanswered(turn, side.attr().timeout, now),
+            Err(Stop::Silence) => self.unanswered(turn, requester.attr().timeout, now),
         }
+    }
+
+    /// Notes that the peer keeps the transfer waiting, with the number of retries left.
+    fn note(&self, turn: &RequesterTurn<'_>, kind: Kind, retries: u8) {
+        let peer = turn.qp.summary.direct_peer();
+        let peer = peer.map_or(0, |peer| peer.qpn.get());
+        turn.qp.note(turn.hca, kind, peer, retries.into());
     }
 
     /// Completes a message that the peer did not accept, as if the message had arrived.
-    fn lost(&self, side: &mut SendSide) -> TransferStep {
-        if let (Some(route), Some(requester)) = (&side.route, &mut side.requester) {
-            requester.advance(packets(self.wr.length, route.mtu));
+    fn lost(&self, requester: &mut Requester) -> TransferStep {
+        if let (Some(route), Some(machine)) = (&requester.route, &mut requester.machine) {
+            machine.advance(packets(self.wr.length, route.mtu));
         }
-        TransferStep::Done(WcStatus::Success)
+        TransferStep::Done(Ok(()))
     }
 
-    fn unanswered(&mut self, turn: &SendTurn<'_>, timeout: u8, now: Instant) -> TransferStep {
+    fn unanswered(&mut self, turn: &RequesterTurn<'_>, timeout: u8, now: Instant) -> TransferStep {
         match self.wait {
             Wait::Answer(None) => return TransferStep::Waits,
             Wait::Answer(Some(until)) if now < until => return TransferStep::Waits,
             Wait::Answer(Some(_)) => {
                 turn.count(Counter::Timeouts, 1);
+                self.note(turn, Kind::PeerSilent, self.retries);
                 match self.retries.checked_sub(1) {
                     Some(left) => self.retries = left,
-                    None => return TransferStep::Done(WcStatus::RetryExcErr),
+                    None => return TransferStep::Done(Err(WcFault::PEER_SILENT)),
                 }
             }
             Wait::Nothing | Wait::Pause(_) => {}
@@ -319,13 +359,13 @@ impl Transfer {
     /// is complete.
     fn exchange(
         &mut self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
+        turn: &RequesterTurn<'_>,
+        requester: &mut Requester,
         receiver: &mut Receiver<'_>,
     ) -> Result<bool, Stop> {
         let Receiver {
             turn: receiver,
-            recv,
+            responder,
             mtu,
             ..
         } = receiver;
@@ -333,13 +373,13 @@ impl Transfer {
         if !links || !receiver.qp.receives() {
             return Err(Stop::Silence);
         }
-        match (&recv.responder, &side.requester) {
-            (Some(Responder::Rc(responder)), Some(requester))
-                if responder.expected_psn() == requester.next_psn() => {}
-            (Some(Responder::Uc(_)), Some(_)) => {}
+        match (&responder.machine, &requester.machine) {
+            (Some(ResponderMachine::Rc(theirs)), Some(ours))
+                if theirs.expected_psn() == ours.next_psn() => {}
+            (Some(ResponderMachine::Uc(_)), Some(_)) => {}
             _ => return Err(Stop::Silence),
         }
-        receiver.establish(recv);
+        receiver.establish(responder);
 
         let left = self.wr.length - self.done;
         // `left` has 32 bits, so the casts can't truncate.
@@ -349,15 +389,15 @@ impl Transfer {
             _ => turn.budget.left_for_message(left as usize),
         };
         let port = &turn.hca.pacer;
-        let limit = self.port_allowance(turn, side, limit)?;
-        let Allowance { len, spent } = match self.allowance(turn, side, limit) {
+        let limit = self.port_allowance(turn, requester, limit)?;
+        let Allowance { len, spent } = match self.allowance(turn, requester, limit) {
             Ok(allowed) => allowed,
             Err(stop) => {
-                port.give_bytes_back(&mut side.io.port, limit);
+                port.give_bytes_back(&mut requester.io.port, limit);
                 return Err(stop);
             }
         };
-        port.give_bytes_back(&mut side.io.port, limit - len);
+        port.give_bytes_back(&mut requester.io.port, limit - len);
         let last = len == left as usize;
         if len > DELIVER_BEFORE_COPY_OF {
             turn.completions.deliver();
@@ -371,9 +411,9 @@ impl Transfer {
             mtu: *mtu,
             reliable: turn.qp.init.qp_type != QpType::Uc,
             turn,
-            side,
+            requester,
             receiver,
-            recv,
+            responder,
         };
         let moved = match self.wr.op {
             SendOp::Send { with } => exchange.send(with),
@@ -389,18 +429,18 @@ impl Transfer {
         let Exchange {
             len,
             last,
-            side,
-            recv,
+            requester,
+            responder,
             ..
         } = exchange;
         let len = if moved.is_ok() { len } else { 0 };
-        port.give_bytes_back(&mut side.io.port, allowed - len);
+        port.give_bytes_back(&mut requester.io.port, allowed - len);
         let unspent = match moved {
-            Ok(()) => self.unspent(turn, side, len, allowed),
+            Ok(()) => self.unspent(turn, requester, len, allowed),
             Err(_) => spent,
         };
         let spent = spent - unspent;
-        if let Some(pacer) = side.io.pacer.as_mut() {
+        if let Some(pacer) = requester.io.pacer.as_mut() {
             pacer.give_back(unspent);
         }
         moved?;
@@ -409,9 +449,9 @@ impl Transfer {
         self.done += len as u32;
         if last {
             let packets = packets(self.wr.length, *mtu);
-            if let Some(requester) = &mut side.requester {
-                requester.advance(packets);
-                advance(recv, packets, requester.next_psn());
+            if let Some(machine) = &mut requester.machine {
+                machine.advance(packets);
+                advance(responder, packets, machine.next_psn());
             }
         }
         Ok(last)
@@ -422,8 +462,8 @@ impl Transfer {
     /// Spends up to `limit` bytes of the port's rate limit. Returns the number of bytes spent.
     fn port_allowance(
         &self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
+        turn: &RequesterTurn<'_>,
+        requester: &mut Requester,
         limit: usize,
     ) -> Result<usize, Stop> {
         let least = match self.wr.op {
@@ -432,26 +472,26 @@ impl Transfer {
             _ => limit.min(1),
         };
         let port = &turn.hca.pacer;
-        let taken = port.take_bytes(turn.now, &mut side.io.port, least, limit);
-        side.io.passes(taken).ok_or(Stop::Paced)
+        let taken = port.take_bytes(turn.now, &mut requester.io.port, least, limit);
+        requester.io.passes(taken).ok_or(Stop::Paced)
     }
 
     /// Charges the QP's rate limit for the frames that would carry up to `limit` bytes of the
     /// message.
     fn allowance(
         &self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
+        turn: &RequesterTurn<'_>,
+        requester: &mut Requester,
         limit: usize,
     ) -> Result<Allowance, Stop> {
         let mut allowed = Allowance {
             len: limit,
             spent: 0,
         };
-        if side.io.pacer.is_none() {
+        if requester.io.pacer.is_none() {
             return Ok(allowed);
         }
-        let Some(connection) = side.connection.clone() else {
+        let Some(connection) = requester.connection.clone() else {
             return Ok(allowed);
         };
         let service = service(turn.qp);
@@ -465,10 +505,10 @@ impl Transfer {
         loop {
             let index = (self.done + allowed.len as u32) / span;
             let bytes = request_size(service, &connection, &self.wr, index);
-            if !side.io.admit(turn.now, bytes) {
+            if !requester.io.admit(turn.now, bytes) {
                 break;
             }
-            if let Some(pacer) = &mut side.io.pacer {
+            if let Some(pacer) = &mut requester.io.pacer {
                 pacer.spend(bytes);
             }
             allowed.spent += bytes;
@@ -488,8 +528,14 @@ impl Transfer {
 
     /// Bytes that the QP's rate limit was charged for frames with none of the next `len` bytes, of
     /// the `allowed` bytes for which it was charged.
-    fn unspent(&self, turn: &SendTurn<'_>, side: &SendSide, len: usize, allowed: usize) -> usize {
-        let (Some(connection), true) = (&side.connection, side.io.pacer.is_some()) else {
+    fn unspent(
+        &self,
+        turn: &RequesterTurn<'_>,
+        requester: &Requester,
+        len: usize,
+        allowed: usize,
+    ) -> usize {
+        let (Some(connection), true) = (&requester.connection, requester.io.pacer.is_some()) else {
             return 0;
         };
         let span = frame_span(&self.wr.op, connection.mtu);
@@ -504,8 +550,8 @@ impl Transfer {
     /// `spent` bytes. A READ moves data from the peer, other operations to the peer.
     fn count(
         &self,
-        turn: &SendTurn<'_>,
-        receiver: &RecvTurn<'_>,
+        turn: &RequesterTurn<'_>,
+        receiver: &ResponderTurn<'_>,
         len: usize,
         spent: usize,
         last: bool,
@@ -538,10 +584,10 @@ fn service(qp: &Qp) -> Service {
 
 /// Advances the responder's PSN and MSN past a message of `packets` packets, which was copied
 /// directly. `next` is the first PSN of the next message.
-fn advance(recv: &mut RecvSide, packets: u32, next: Psn) {
-    match &mut recv.responder {
-        Some(Responder::Rc(responder)) => responder.advance(packets, 1),
-        Some(Responder::Uc(responder)) => responder.resume(next),
-        Some(Responder::Ud(_)) | None => {}
+fn advance(responder: &mut Responder, packets: u32, next: Psn) {
+    match &mut responder.machine {
+        Some(ResponderMachine::Rc(machine)) => machine.advance(packets, 1),
+        Some(ResponderMachine::Uc(machine)) => machine.resume(next),
+        Some(ResponderMachine::Ud(_)) | None => {}
     }
 }

@@ -2,11 +2,10 @@
 
 //! The saved state of a transfer.
 
-use roce::saved::{or_null, Epoch};
+use roce::saved::{or_null, Epoch, Fault};
 #[cfg(feature = "testing")]
 use roce::work::SendWr;
 use serde::Serialize;
-use virtio_rdma_abi::ib::WcStatus;
 
 use super::{Transfer, Wait};
 #[cfg(feature = "testing")]
@@ -21,14 +20,16 @@ pub(crate) struct TransferState {
     pub deadline: u64,
     /// Bytes transferred so far.
     pub done: u32,
-    /// Completion status of a work request that is not to be executed, else 0.
-    pub failed: u8,
+    /// The fault of a work request that is not to be executed.
+    pub failed: Fault,
     /// Transport retries that are left.
     pub retries: u8,
     /// RNR retries that are left.
     pub rnr_retries: u8,
     /// The event that the transfer waits for: [`NOTHING`], [`PAUSE`] or [`ANSWER`].
     pub wait: u8,
+    /// Padding, 0.
+    pub reserved: [u8; 3],
 }
 
 const NOTHING: u8 = 0;
@@ -36,12 +37,17 @@ pub(crate) const PAUSE: u8 = 1;
 pub(crate) const ANSWER: u8 = 2;
 
 impl Transfer {
+    /// Whether the peer had no receive for the message, and the transfer waits to try again.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self.wait, Wait::Pause(_))
+    }
+
     /// The state from which another process can resume the transfer.
     pub(crate) fn save(&self, epoch: Epoch) -> TransferState {
         TransferState {
             deadline: epoch.nanos(self.deadline()),
             done: self.done,
-            failed: self.failed.map_or(0, WcStatus::value),
+            failed: Fault::of(self.failed),
             retries: self.retries,
             rnr_retries: self.rnr_retries,
             wait: match self.wait {
@@ -49,6 +55,7 @@ impl Transfer {
                 Wait::Pause(_) => PAUSE,
                 Wait::Answer(_) => ANSWER,
             },
+            reserved: [0; 3],
         }
     }
 
@@ -58,10 +65,7 @@ impl Transfer {
         let deadline = epoch.instant(state.deadline);
         Self {
             wr,
-            failed: match state.failed {
-                0 => None,
-                status => Some(WcStatus::try_from(status).unwrap_or(WcStatus::GeneralErr)),
-            },
+            failed: state.failed.get(),
             done: state.done,
             retries: state.retries,
             rnr_retries: state.rnr_retries,

@@ -6,11 +6,12 @@ use dma::DmaView;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::ib::WcFlags;
-use virtio_rdma_ring::{DeviceCq, RingError};
+use virtio_rdma_abi::ring::ArmWord;
+use virtio_rdma_ring::{DeviceCq, RingError, RingMemory};
 
-use super::virtqueue::{VirtqueueCq, VirtqueueMem, VirtqueueView};
+use super::virtqueue::{CqProgress, VirtqueueCq, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
-use crate::error::{require, Errno, Result};
+use crate::error::{at_least, Result, What};
 
 /// The memory of a CQ, and the device's position in it.
 #[derive(Debug)]
@@ -63,6 +64,23 @@ impl CompletionProducer {
         }
     }
 
+    /// How far producer and driver are.
+    pub(crate) fn progress(&self, view: &DmaView) -> CqProgress {
+        match self {
+            Self::Own { mem, ring } => {
+                let memory = RingView::new(mem, view);
+                let word = u64::from_le(memory.load_u64(mem.layout().arm()));
+                CqProgress {
+                    completions: ring.published(),
+                    unpolled: ring.unpolled(&memory).ok(),
+                    arm: ArmWord::from_u64(word),
+                    latch: ring.latch(),
+                }
+            }
+            Self::Virtqueue { mem, queue } => queue.progress(&VirtqueueView::new(mem, view)),
+        }
+    }
+
     /// Access to the CQ's memory through `view`.
     #[inline]
     pub(crate) fn enter<'a>(&'a mut self, view: &'a DmaView) -> CompletionView<'a> {
@@ -78,21 +96,24 @@ impl CompletionProducer {
         }
     }
 
-    /// Replaces an own ring by `new`. Returns the position at which the old ring ends.
+    /// Replaces an own ring by `new`. Returns the position at which the old ring ends, or `None`
+    /// for a virtqueue or a corrupt ring.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a virtqueue, or if more than `cqe` completions are unpolled.
-    pub(crate) fn resize(&mut self, view: &DmaView, new: RingMem, cqe: u32) -> Result<u32> {
+    /// More than `cqe` completions are unpolled.
+    pub(crate) fn resize(&mut self, view: &DmaView, new: RingMem, cqe: u32) -> Option<Result<u32>> {
         let Self::Own { mem, ring } = self else {
-            return Err(Errno::INVAL);
+            return None;
         };
-        let unpolled = ring.unpolled(&RingView::new(mem, view));
-        require(unpolled.is_ok_and(|unpolled| unpolled <= cqe))?;
-        let end = ring.published();
-        ring.moved(*new.layout());
-        *mem = new;
-        Ok(end)
+        let unpolled = ring.unpolled(&RingView::new(mem, view)).ok()?;
+        let fits = at_least(What::Cqe, cqe, unpolled);
+        Some(fits.map(|()| {
+            let end = ring.published();
+            ring.moved(*new.layout());
+            *mem = new;
+            end
+        }))
     }
 }
 

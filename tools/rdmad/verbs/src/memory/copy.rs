@@ -11,7 +11,7 @@ mod tests;
 use std::sync::atomic::{fence, Ordering};
 
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
-use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
+use roce::work::{AtomicOp, Remote, WcFault, WcReason, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::mr::Opened;
@@ -37,15 +37,33 @@ pub(crate) struct Memory<'a> {
 /// Reason why a part of a message can't be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No key grants the access.
-    Key,
+    /// No key grants the access, for this reason.
+    Key(WcReason),
     /// The key grants the access, but the VM has no memory at that address.
     Memory,
 }
 
+impl Fault {
+    /// The message ends before the accessed bytes, or its address wraps.
+    const BEYOND: Self = Self::Key(WcReason::OutOfBounds);
+
+    /// The reason, as completions and events tell it.
+    pub(crate) fn reason(self) -> WcReason {
+        match self {
+            Self::Key(reason) => reason,
+            Self::Memory => WcReason::NoMemory,
+        }
+    }
+
+    /// The fault of a work request whose SGEs name the memory.
+    pub(crate) fn local(self) -> WcFault {
+        KeyFault(self.reason()).local()
+    }
+}
+
 impl From<KeyFault> for Fault {
-    fn from(_: KeyFault) -> Self {
-        Self::Key
+    fn from(KeyFault(reason): KeyFault) -> Self {
+        Self::Key(reason)
     }
 }
 
@@ -257,7 +275,7 @@ impl<'a> Message<'a> {
         const SIZE: usize = ATOMIC_SIZE as usize;
         let word = self.room(0, SIZE)?;
         done::copied(1, SIZE);
-        (word.len() == SIZE).then_some(word).ok_or(Fault::Key)
+        (word.len() == SIZE).then_some(word).ok_or(Fault::BEYOND)
     }
 
     /// Up to `max` contiguous bytes of the message from `offset` on, for loads.
@@ -267,10 +285,10 @@ impl<'a> Message<'a> {
             let rest = usize::try_from(offset + self.skipped)
                 .ok()
                 .and_then(|offset| bytes.get(offset..))
-                .ok_or(Fault::Key)?;
+                .ok_or(Fault::BEYOND)?;
             let piece = &rest[..rest.len().min(max)];
             return if piece.is_empty() {
-                Err(Fault::Key)
+                Err(Fault::BEYOND)
             } else {
                 Ok(Piece::Private(piece))
             };
@@ -284,7 +302,7 @@ impl<'a> Message<'a> {
     #[inline(always)]
     fn room(&mut self, offset: u64, max: usize) -> Result<DmaSliceMut<'a>> {
         if let Backing::Private(_) = self.backing {
-            return Err(Fault::Key);
+            return Err(Fault::BEYOND);
         }
         let (iova, len) = self.find(offset, max)?;
         self.memory.budget.charge_piece();
@@ -317,9 +335,9 @@ impl<'a> Message<'a> {
                 return Ok(run);
             }
         }
-        let span = self.span.as_mut().ok_or(Fault::Key)?;
+        let span = self.span.as_mut().ok_or(Fault::BEYOND)?;
         let addr = span.addr + (offset - span.start);
-        let region = span.memory.region().ok_or(Fault::Key)?;
+        let region = span.memory.region().ok_or(Fault::BEYOND)?;
         let (iova, contiguous) = region.find(addr, &mut span.cursor);
         Ok(Run {
             start: offset,
@@ -371,16 +389,16 @@ impl<'a> Message<'a> {
         let (key, addr, end) = match self.backing {
             Backing::Sges(sges) => self.sge_at(sges, offset)?,
             Backing::Range(at) => {
-                let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
+                let addr = at.va.checked_add(offset).ok_or(Fault::BEYOND)?;
                 (at.rkey, addr, u64::MAX)
             }
-            Backing::Private(_) => return Err(Fault::Key),
+            Backing::Private(_) => return Err(Fault::BEYOND),
         };
         let most = end - offset;
         let Memory { keys, by, .. } = self.memory;
         if let Some(flat) = keys.flat(key) {
             if !flat.allows(by.pdn, addr, 1, self.access) {
-                return Err(Fault::Key);
+                return Err(keys.fault(key, by, addr, self.access).into());
             }
             let (iova, len) = flat.find(addr);
             return Ok(Some(Run {
@@ -391,9 +409,9 @@ impl<'a> Message<'a> {
         }
         let memory = match self.backing {
             Backing::Range(_) => keys.region_remote(key, by, addr, 1, self.access)?,
-            _ => keys.region(key, by.pdn, addr, 1, self.access)?,
+            _ => keys.region(key, by, addr, 1, self.access)?,
         };
-        let len = memory.region().ok_or(Fault::Key)?.rest(addr).min(most);
+        let len = memory.region().ok_or(Fault::BEYOND)?.rest(addr).min(most);
         self.span = Some(Span {
             memory,
             start: offset,
@@ -413,7 +431,7 @@ impl<'a> Message<'a> {
         loop {
             let NextSge { index, start } = self.next;
             if index == sges.count {
-                return Err(Fault::Key);
+                return Err(Fault::BEYOND);
             }
             let sge = sge(sges.wqe, sges.header, index);
             let end = start + u64::from(sge.length);
@@ -422,7 +440,7 @@ impl<'a> Message<'a> {
                 start: end,
             };
             if offset < end {
-                let addr = sge.addr.checked_add(offset - start).ok_or(Fault::Key)?;
+                let addr = sge.addr.checked_add(offset - start).ok_or(Fault::BEYOND)?;
                 return Ok((sge.lkey, addr, end));
             }
         }

@@ -9,11 +9,13 @@
 use std::sync::Arc;
 
 use budget::MemoryBudget;
+use roce::work::WcReason;
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::ib::AccessFlags;
 
+use super::key_fault::KeyFault;
 use super::region::drain;
-use super::{KeyFault, PageMap, Region};
-use crate::shared::Mutex;
+use super::{PageMap, Region};
 
 /// An MR for fast registration.
 #[derive(Debug)]
@@ -77,11 +79,11 @@ impl FastMr {
     ) -> Result<(), KeyFault> {
         let mut state = self.state.lock();
         if state.region.is_some() {
-            return Err(KeyFault);
+            return Err(KeyFault(WcReason::KeyInUse));
         }
         let Mapped { base, pages } = match given {
             Some(given) => given,
-            None => state.mapped.clone().ok_or(KeyFault)?,
+            None => state.mapped.clone().ok_or(KeyFault(WcReason::BadPages))?,
         };
         state.region = Some(Arc::new(Region::new(key, access, base, pages)));
         Ok(())
@@ -94,9 +96,10 @@ impl FastMr {
             let mut state = self.state.lock();
             match &state.region {
                 Some(region) if region.key() == key => {}
-                _ => return Err(KeyFault),
+                Some(_) => return Err(KeyFault(WcReason::NoSuchKey)),
+                None => return Err(KeyFault(WcReason::KeyRevoked)),
             }
-            state.region.take().ok_or(KeyFault)?
+            state.region.take().ok_or(KeyFault(WcReason::KeyRevoked))?
         };
         drain(region);
         Ok(())

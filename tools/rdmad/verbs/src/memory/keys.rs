@@ -6,11 +6,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
-use virtio_rdma_abi::number::Pdn;
 
-use super::mr::{KeyResult, Opened};
+use super::key_fault::{KeyFault, KeyResult};
+use super::mr::Opened;
 use super::mr_cache::Flat;
-use super::{KeyFault, KeyUser, MrTable, Region};
+use super::{KeyUser, MrTable, Region};
 
 /// Lookup of MRs and windows of an HCA by key. A worker creates it for one turn.
 ///
@@ -44,17 +44,18 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory of `key`, a key without cache entry, if the key gives work of PD `pdn` all
-    /// of `access` to the `len` bytes at `addr`.
+    /// The memory of `key`, a key without cache entry, if the key gives work of QP `by` all of
+    /// `access` to the `len` bytes at `addr`.
     pub(super) fn region(
         &self,
         key: u32,
-        pdn: Pdn,
+        by: KeyUser,
         addr: u64,
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<Opened> {
-        self.mrs.open(key, pdn, addr, len, access).ok_or(KeyFault)
+        let opened = self.mrs.open(key, by.pdn, addr, len, access);
+        opened.ok_or_else(|| self.mrs.fault(key, by.pdn, Some((addr, len)), access))
     }
 
     /// Like [`region`](Self::region), for a request of the peer of QP `by`, which may also use keys
@@ -69,11 +70,12 @@ impl<'a> Keys<'a> {
     ) -> KeyResult<Opened> {
         let windows = self.mrs.windows();
         if !windows.owns(key) {
-            return self.region(key, by.pdn, addr, len, access);
+            return self.region(key, by, addr, len, access);
         }
         let open = |region: &Arc<Region>| region.open(key, addr, len, access);
         let opened = windows.visit(key, by, open).flatten();
-        opened.map(Opened::Region).ok_or(KeyFault)
+        let fault = || windows.fault(key, by, Some((addr, len)), access);
+        opened.map(Opened::Region).ok_or_else(fault)
     }
 
     /// Checks that `key` gives the peer of QP `by` all of `access` to the `len` bytes at
@@ -87,75 +89,108 @@ impl<'a> Keys<'a> {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        granted(match self.flat(key) {
-            Some(flat) => Some(flat.allows(by.pdn, addr, len, access)),
+        let granted = match self.flat(key) {
+            Some(flat) => flat.allows(by.pdn, addr, len, access),
             None => self.visit_remote(key, by, |region| region.allows(key, addr, len, access)),
+        };
+        granted_or(granted, || {
+            self.fault_remote(key, by, Some((addr, len)), access)
         })
     }
 
     /// Checks that `key` grants the peer of QP `by` all of `access`, whatever the address.
     pub(crate) fn names_remote(&self, key: u32, by: KeyUser, access: AccessFlags) -> KeyResult<()> {
-        granted(self.visit_remote(key, by, |region| region.names(key, access)))
+        let granted = self.visit_remote(key, by, |region| region.names(key, access));
+        granted_or(granted, || self.fault_remote(key, by, None, access))
     }
 
+    /// The result of `visit` for the memory of `key`; false if the key is unknown.
     #[inline]
-    fn visit_remote<R>(
-        &self,
-        key: u32,
-        by: KeyUser,
-        visit: impl FnOnce(&Region) -> R,
-    ) -> Option<R> {
-        if self.mrs.windows().owns(key) {
+    fn visit_remote(&self, key: u32, by: KeyUser, visit: impl FnOnce(&Region) -> bool) -> bool {
+        let visited = if self.mrs.windows().owns(key) {
             self.mrs.windows().visit(key, by, |region| visit(region))
         } else {
             self.mrs.visit(key, by.pdn, visit)
+        };
+        visited == Some(true)
+    }
+
+    /// Why `key`, the key of an MR, does not give work of QP `by` all of `access` to the byte at
+    /// `addr`.
+    #[cold]
+    pub(super) fn fault(&self, key: u32, by: KeyUser, addr: u64, access: AccessFlags) -> KeyFault {
+        self.mrs.fault(key, by.pdn, Some((addr, 1)), access)
+    }
+
+    #[cold]
+    fn fault_remote(
+        &self,
+        key: u32,
+        by: KeyUser,
+        range: Option<(u64, u64)>,
+        access: AccessFlags,
+    ) -> KeyFault {
+        let windows = self.mrs.windows();
+        match windows.owns(key) {
+            true => windows.fault(key, by, range, access),
+            false => self.mrs.fault(key, by.pdn, range, access),
         }
     }
 
-    /// Checks that `key` gives work of PD `pdn` all of `access` to the `len` bytes at
-    /// `addr`.
+    /// Checks that `key` gives work of QP `by` all of `access` to the `len` bytes at `addr`.
     #[inline]
     pub(crate) fn check(
         &self,
         key: u32,
-        pdn: Pdn,
+        by: KeyUser,
         addr: u64,
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        granted(match self.flat(key) {
-            Some(flat) => Some(flat.allows(pdn, addr, len, access)),
-            None => self
-                .mrs
-                .visit(key, pdn, |region| region.allows(key, addr, len, access)),
+        let granted = match self.flat(key) {
+            Some(flat) => flat.allows(by.pdn, addr, len, access),
+            None => {
+                let allows = |region: &Region| region.allows(key, addr, len, access);
+                self.mrs.visit(key, by.pdn, allows) == Some(true)
+            }
+        };
+        granted_or(granted, || {
+            self.mrs.fault(key, by.pdn, Some((addr, len)), access)
         })
     }
 }
 
-/// Converts the result of a check to a `KeyResult`. `None` means that the key is unknown.
+/// The result of a check; `fault` looks for the reason if it has failed.
 #[inline]
-fn granted(answer: Option<bool>) -> KeyResult<()> {
-    match answer {
-        Some(true) => Ok(()),
-        _ => Err(KeyFault),
+fn granted_or(granted: bool, fault: impl FnOnce() -> KeyFault) -> KeyResult<()> {
+    match granted {
+        true => Ok(()),
+        false => Err(fault()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use virtio_rdma_abi::number::MrNumber;
+    use roce::work::WcReason;
+    use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 
     use super::*;
     use crate::memory::{unlimited, PageMap};
     use crate::pd::PdUse;
     use crate::shuffle::Secret;
 
-    const OURS: Pdn = Pdn::new(7);
-    const THEIRS: Pdn = Pdn::new(8);
+    const OURS: KeyUser = KeyUser {
+        pdn: Pdn::new(7),
+        qpn: Qpn::new(2),
+    };
+    const THEIRS: KeyUser = KeyUser {
+        pdn: Pdn::new(8),
+        qpn: Qpn::new(3),
+    };
     const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE;
 
-    fn insert(table: &MrTable, pdn: Pdn) -> (MrNumber, u32) {
-        let pd = PdUse::alone(pdn);
+    fn insert(table: &MrTable, by: KeyUser) -> (MrNumber, u32) {
+        let pd = PdUse::alone(by.pdn);
         let charge = table.charge(0).unwrap();
         let (number, key) = table
             .insert(pd, ACCESS, 0x1000, PageMap::everything(), charge)
@@ -183,16 +218,22 @@ mod tests {
         let keys = Keys::new(&table);
         for _ in 0..3 {
             assert!(keys.check(ours, OURS, 0x1000, 8, ACCESS).is_ok());
-            assert!(keys.check(ours, THEIRS, 0x1000, 8, ACCESS).is_err(), "PD");
-            assert!(keys.check(ours, OURS, 0xfff, 8, ACCESS).is_err(), "range");
+            let fault = |key, by, addr, access| {
+                let checked = keys.check(key, by, addr, 8, access);
+                checked.err().map(|fault| fault.0)
+            };
             let remote = AccessFlags::REMOTE_READ;
-            assert!(
-                keys.check(ours, OURS, 0x1000, 8, remote).is_err(),
-                "access flag"
-            );
-            assert!(keys.check(theirs, THEIRS, 0x1000, 8, ACCESS).is_ok());
-            assert!(keys.check(theirs, OURS, 0x1000, 8, ACCESS).is_err(), "PD");
-            assert!(keys.check(0, OURS, 0x1000, 8, ACCESS).is_err(), "no key");
+            for (key, by, addr, access, reason) in [
+                (ours, THEIRS, 0x1000, ACCESS, WcReason::OtherPd),
+                (ours, OURS, 0xfff, ACCESS, WcReason::OutOfBounds),
+                (ours, OURS, 0x1000, remote, WcReason::AccessNotGranted),
+                (ours ^ 1, OURS, 0x1000, ACCESS, WcReason::NoSuchKey),
+                (theirs, OURS, 0x1000, ACCESS, WcReason::OtherPd),
+                (0, OURS, 0x1000, ACCESS, WcReason::NoSuchKey),
+            ] {
+                assert_eq!(fault(key, by, addr, access), Some(reason));
+            }
+            assert_eq!(fault(theirs, THEIRS, 0x1000, ACCESS), None);
         }
     }
 }

@@ -5,6 +5,7 @@
 mod completion_queue;
 mod copy;
 mod fast;
+mod key_fault;
 mod keys;
 mod mr;
 mod mr_cache;
@@ -19,13 +20,14 @@ mod window;
 pub(crate) use completion_queue::{CompletionProducer, CompletionView};
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
+pub(crate) use key_fault::KeyFault;
 pub(crate) use keys::Keys;
-pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, RegWr};
+pub(crate) use mr::{number_of, Mr, MrCharge, MrTable, RegWr};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use queue::{FetchedWqe, ForDoorbell, QueueMem, QueueView, WorkConsumer};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
-pub(crate) use virtqueue::VirtqueueMem;
+pub(crate) use virtqueue::{CqProgress, VirtqueueMem};
 pub(crate) use window::{KeyUser, MwBind};
 
 /// A budget without limit.

@@ -8,15 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
+use roce::work::WcReason;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
 use super::fast::{FastMr, Mapped};
+use super::key_fault::{KeyFault, KeyResult};
 use super::mr_cache::{Flat, MrCache};
 use super::window::{WindowCount, WindowTable};
 use super::{KeyUser, MwBind, PageMap, Region};
 use crate::config::BOOKKEEPING;
-use crate::error::{require, Errno, Result};
+use crate::details::MrDetails;
+use crate::error::{in_use, no_such, refusal, Reason, Refusal, Result, What};
 use crate::pd::PdUse;
 use crate::shuffle::Secret;
 use crate::table::{Held, Reserved, Table};
@@ -81,7 +84,6 @@ impl<N: Number> Variants<N> {
 #[derive(Debug)]
 pub(crate) struct Mr {
     number: MrNumber,
-    /// PD of the MR.
     pd: PdUse,
     kind: MrKind,
     /// Charge for the pages. A replacement that keeps the pages also keeps their charge.
@@ -99,13 +101,6 @@ enum MrKind {
     /// An MR for fast registration, created for REG_MR.
     Fast(FastMr),
 }
-
-/// Error: a key can't be used. The key is unknown, is of another PD or lacks an access flag, or the
-/// range exceeds the MR. Also returned if an MR can't be registered or invalidated as requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyFault;
-
-pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
 
 /// Memory that a turn accesses. The memory stays registered as long as this object exists.
 pub(crate) enum Opened {
@@ -128,9 +123,7 @@ impl Opened {
 
 /// The operation of a REG_MR work request.
 pub(crate) struct RegWr {
-    /// Number of the MR.
     pub number: MrNumber,
-    /// The new key.
     pub key: u32,
     /// The new access flags, which [`check_access`](super::check_access) has accepted.
     pub access: AccessFlags,
@@ -181,11 +174,14 @@ impl MrTable {
         }
     }
 
-    /// Charges an MR of `npages` pages, or fails with `ENOMEM`.
+    /// Charges an MR of `npages` pages.
     pub(crate) fn charge(&self, npages: u64) -> Result<MrCharge> {
         let region = size_of::<(Region, PageMap)>();
         Ok(MrCharge {
-            _pages: self.pages.charge(npages)?,
+            _pages: self.pages.charge(npages).map_err(|exhausted| Refusal {
+                what: What::Npages,
+                ..exhausted.into()
+            })?,
             _memory: self.budget.charge_object::<Mr>(region + BOOKKEEPING)?,
         })
     }
@@ -228,9 +224,21 @@ impl MrTable {
         Ok((Self::make(reserved, pd, kind, charge), key))
     }
 
+    /// Calls `visit` with MR `number`. If that fails, the reason is the MR.
+    fn on<R>(
+        &self,
+        number: MrNumber,
+        visit: impl FnOnce(&Mr) -> std::result::Result<R, Reason>,
+    ) -> Result<R> {
+        let visited = self.table.with(number, visit);
+        visited
+            .unwrap_or(Err(Reason::NoSuch))
+            .map_err(|reason| refusal(reason, What::Mrn, number.get()))
+    }
+
     /// Reserves a number, and draws a key for it.
     fn reserve(&self) -> Result<(Reserved<'_, MrNumber, Mr>, u32)> {
-        let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
+        let reserved = self.table.number(What::Mrn)?;
         let key = self.variants.key(reserved.number());
         Ok((reserved, key))
     }
@@ -253,36 +261,35 @@ impl MrTable {
     }
 
     /// Maximum number of pages that MR `number` can register, and the budget to which their map is
-    /// charged. `EINVAL` if the MR is not for fast registration.
+    /// charged. Refused if the MR is not for fast registration.
     pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, MemoryBudget)> {
-        self.table
-            .with(number, |mr| mr.fast().map(FastMr::limits))
-            .flatten()
-            .ok_or(Errno::INVAL)
+        self.on(number, |mr| {
+            mr.fast().map(FastMr::limits).ok_or(Reason::Unsuitable)
+        })
     }
 
-    /// Sets the pages of MR `number` for its next registration, or fails with `EINVAL`.
+    /// Sets the pages of MR `number` for its next registration.
     pub(crate) fn map(&self, number: MrNumber, mapped: Mapped) -> Result<()> {
-        let done = self
-            .table
-            .with(number, |mr| mr.fast().map(|fast| fast.map(mapped)));
-        require(done.flatten().is_some())
+        self.on(number, |mr| {
+            let fast = mr.fast().ok_or(Reason::Unsuitable)?;
+            fast.map(mapped);
+            Ok(())
+        })
     }
 
     /// Registers pages in an MR for fast registration, for a QP in PD `pdn`. The MR must be free
     /// and in that PD, and the new key may differ from the old one only in its variant.
     pub(crate) fn register(&self, pdn: Pdn, wanted: RegWr) -> KeyResult<()> {
         if number_of::<MrNumber>(wanted.key) != wanted.number {
-            return Err(KeyFault);
+            return Err(KeyFault(WcReason::KeyMismatch));
         }
         let register = |mr: &Mr| {
-            let fast = mr.fast().filter(|_| mr.pd.number() == pdn);
-            fast.ok_or(KeyFault)?
+            mr.fast_in(pdn)?
                 .register(wanted.key, wanted.access, wanted.pages)
         };
         self.table
             .with(wanted.number, register)
-            .unwrap_or(Err(KeyFault))
+            .unwrap_or(Err(KeyFault(WcReason::NoSuchKey)))
     }
 
     /// Invalidates `key` of a fast-registration MR or of a type 2 window, for work of a QP in the
@@ -293,11 +300,9 @@ impl MrTable {
         if self.windows.owns(key) {
             return self.windows.invalidate(key, by);
         }
-        let mr = self.table.get(number_of(key)).ok_or(KeyFault)?;
-        mr.fast()
-            .filter(|_| mr.pd.number() == by.pdn)
-            .ok_or(KeyFault)?
-            .invalidate(key)
+        let mr = self.table.get(number_of(key));
+        let mr = mr.ok_or(KeyFault(WcReason::NoSuchKey))?;
+        mr.fast_in(by.pdn)?.invalidate(key)
     }
 
     /// Binds a window to a part of the MR that `lkey` names, for work of a QP. Window, MR and QP
@@ -312,10 +317,14 @@ impl MrTable {
         if wanted.len == 0 {
             return self.windows.bind(by, wanted, None);
         }
-        let mr = self.table.get(number_of(lkey)).ok_or(KeyFault)?;
-        let names = |region: &Arc<Region>| region.key() == lkey;
-        if mr.pd.number() != by.pdn || !mr.fixed().is_some_and(names) {
-            return Err(KeyFault);
+        let mr = self.table.get(number_of(lkey));
+        let mr = mr.ok_or(KeyFault(WcReason::NoSuchKey))?;
+        if mr.pd.number() != by.pdn {
+            return Err(KeyFault(WcReason::OtherPd));
+        }
+        let region = mr.fixed().ok_or(KeyFault(WcReason::UnsuitableKey))?;
+        if region.key() != lkey {
+            return Err(KeyFault(WcReason::NoSuchKey));
         }
         self.windows.bind(by, wanted, Some(&mr))
     }
@@ -325,18 +334,17 @@ impl MrTable {
         &self.windows
     }
 
-    /// The PD and memory of MR `number`. Fails with `EINVAL` if the MR does not exist, was created
-    /// without memory, or is revoked.
+    /// The PD and memory of MR `number`. Refused if the MR does not exist, was created without
+    /// memory, or is revoked.
     pub(crate) fn current(&self, number: MrNumber) -> Result<(PdUse, Arc<Region>)> {
         let current = |mr: &Mr| {
-            let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
-            let region = mr.fixed().filter(|_| !is_revoked)?;
-            Some((mr.pd.again(), region.clone()))
+            if mr.is_revoked.load(Ordering::Relaxed) {
+                return Err(Reason::Failed);
+            }
+            let region = mr.fixed().ok_or(Reason::Unsuitable)?;
+            Ok((mr.pd.again(), region.clone()))
         };
-        self.table
-            .with(number, current)
-            .flatten()
-            .ok_or(Errno::INVAL)
+        self.on(number, current)
     }
 
     /// Replaces the memory, access flags and PD of MR `number`. The key stays the same. `charge` is
@@ -345,7 +353,7 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the MR does not exist, `EBUSY` while windows are bound to it.
+    /// The MR does not exist, or windows are bound to it.
     pub(crate) fn replace(
         &self,
         number: MrNumber,
@@ -353,9 +361,9 @@ impl MrTable {
         region: Region,
         charge: Option<MrCharge>,
     ) -> Result<()> {
-        let old = self.table.get(number).ok_or(Errno::INVAL)?;
+        let old = self.table.find(What::Mrn, number)?;
         if !old.windows.close() {
-            return Err(Errno::BUSY);
+            return Err(in_use(What::Mrn, number));
         }
         let charge = charge.map_or_else(|| old.charge.clone(), Arc::new);
         let new = Mr {
@@ -388,23 +396,20 @@ impl MrTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the MR does not exist, `EBUSY` while windows are bound to it.
+    /// The MR does not exist, or windows are bound to it.
     pub(crate) fn remove(&self, number: MrNumber) -> Result<Arc<Mr>> {
-        let idle = self.table.with(number, |mr| mr.windows.close());
-        match idle {
-            Some(true) => {
-                self.cache.clear(number);
-                self.table.remove(number).ok_or(Errno::INVAL)
-            }
-            Some(false) => Err(Errno::BUSY),
-            None => Err(Errno::INVAL),
-        }
+        self.on(number, |mr| {
+            let is_idle = mr.windows.close();
+            is_idle.then_some(()).ok_or(Reason::InUse)
+        })?;
+        self.cache.clear(number);
+        self.table.remove(number).ok_or(no_such(What::Mrn, number))
     }
 
     /// Revokes an MR that was created with its memory and does not permit windows: its keys are
     /// invalid from now on, but not reused. Workers may use the memory until the caller has
-    /// synchronized with them. Returns whether there is such an MR.
-    pub(crate) fn revoke(&self, number: MrNumber) -> bool {
+    /// synchronized with them. Refused if there is no such MR.
+    pub(crate) fn revoke(&self, number: MrNumber) -> Result<()> {
         let revoke = |mr: &Mr| {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);
             let can_be = mr.fixed().is_some_and(windowless);
@@ -412,9 +417,9 @@ impl MrTable {
             if can_be {
                 self.cache.clear(number);
             }
-            can_be
+            can_be.then_some(()).ok_or(Reason::Unsuitable)
         };
-        self.table.with(number, revoke) == Some(true)
+        self.on(number, revoke)
     }
 
     /// Frees a removed MR, which no worker uses any more, and its number.
@@ -426,6 +431,15 @@ impl MrTable {
     /// Number of MRs.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// The state of the MR of a key, or of all MRs.
+    pub(crate) fn details(&self, key: Option<u32>) -> Vec<MrDetails> {
+        let mrs: Vec<_> = match key {
+            Some(key) => self.table.get(number_of(key)).into_iter().collect(),
+            None => self.table.iter().collect(),
+        };
+        mrs.iter().map(|mr| mr.details()).collect()
     }
 
     /// The numbers of all MRs.
@@ -456,6 +470,37 @@ impl MrTable {
         }
     }
 
+    /// Why `key` does not give work of PD `pdn` all of `access` to the bytes in `range`, or to any
+    /// bytes if there is no range: the first check that fails. Called after a check that failed, so
+    /// that checks that succeed need no more than one answer.
+    #[cold]
+    pub(super) fn fault(
+        &self,
+        key: u32,
+        pdn: Pdn,
+        range: Option<(u64, u64)>,
+        access: AccessFlags,
+    ) -> KeyFault {
+        let Some(mr) = self.table.get(number_of(key)) else {
+            return KeyFault(WcReason::NoSuchKey);
+        };
+        let (named, fault) = match &mr.kind {
+            MrKind::Fixed(region) => (region.key() == key, region.fault(range, access)),
+            MrKind::Fast(fast) => fast
+                .with_region(|region| (region.key() == key, region.fault(range, access)))
+                .unwrap_or((true, KeyFault(WcReason::KeyRevoked))),
+        };
+        if !named {
+            KeyFault(WcReason::NoSuchKey)
+        } else if mr.pd.number() != pdn {
+            KeyFault(WcReason::OtherPd)
+        } else if mr.is_revoked.load(Ordering::Relaxed) {
+            KeyFault(WcReason::KeyRevoked)
+        } else {
+            fault
+        }
+    }
+
     /// The memory of the MR that `key` names, if the key gives work of PD `pdn` all access flags of
     /// `access` to the `len` bytes at `addr`. To be called within a turn.
     #[inline]
@@ -482,6 +527,29 @@ impl MrTable {
 }
 
 impl Mr {
+    fn details(&self) -> MrDetails {
+        let (is_fast, memory) = match &self.kind {
+            MrKind::Fixed(region) => (false, Some(region.details())),
+            MrKind::Fast(fast) => (true, fast.with_region(|region| region.details())),
+        };
+        MrDetails {
+            mrn: self.number.get(),
+            pdn: self.pd.number().get(),
+            is_fast,
+            is_revoked: self.is_revoked.load(Ordering::Acquire),
+            windows: self.windows.bound(),
+            memory,
+        }
+    }
+
+    /// The state of an MR for fast registration in PD `pdn`.
+    fn fast_in(&self, pdn: Pdn) -> KeyResult<&FastMr> {
+        if self.pd.number() != pdn {
+            return Err(KeyFault(WcReason::OtherPd));
+        }
+        self.fast().ok_or(KeyFault(WcReason::UnsuitableKey))
+    }
+
     /// The MR's memory, if the MR was created with memory.
     pub(super) fn fixed(&self) -> Option<&Arc<Region>> {
         match &self.kind {

@@ -6,7 +6,7 @@ use budget::{ChargedList, MemoryBudget};
 use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
-use crate::error::{fault, require, Errno, Result};
+use crate::error::{aligned, at_least, at_most, end, exactly, fault, Result, What};
 
 /// Bytes of an entry of a page list.
 const ENTRY: usize = 8;
@@ -53,7 +53,6 @@ struct Extent {
 pub(crate) struct PageList {
     /// DMA address of the list or of its directory.
     pub iova: u64,
-    /// Number of pages.
     pub npages: u32,
     /// Pages have `1 << page_shift` bytes.
     pub page_shift: u8,
@@ -63,12 +62,13 @@ pub(crate) struct PageList {
 
 impl PageList {
     /// Checks that the list has exactly the pages of an object of `len` bytes whose first byte is
-    /// at `start`, or fails with `EINVAL`. Returns the offset of the first byte in the first page.
+    /// at `start`. Returns the offset of the first byte in the first page.
     pub(crate) fn fits(&self, start: u64, len: u64) -> Result<u64> {
         let page = 1u64 << self.page_shift;
         let offset = start & (page - 1);
-        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
-        require(len > 0 && end.div_ceil(page) == u64::from(self.npages))?;
+        at_least(What::Length, len, 1u8)?;
+        let end = end(What::VirtAddr, offset, len)?;
+        exactly(What::Npages, self.npages, end.div_ceil(page))?;
         Ok(offset)
     }
 
@@ -77,8 +77,8 @@ impl PageList {
     ///
     /// # Errors
     ///
-    /// Errors of `each`; `EINVAL` for a list that is too short, a misaligned address, or a page
-    /// beyond the address space; `EFAULT` for a list that can't be read.
+    /// Errors of `each`; a list that is too short or can't be read; a misaligned address; a page
+    /// beyond the address space.
     pub(super) fn each_page(
         &self,
         space: &DmaSpace,
@@ -87,19 +87,21 @@ impl PageList {
     ) -> Result<()> {
         let page = 1u64 << self.page_shift;
         let count = end.div_ceil(page);
-        require(count <= u64::from(self.npages))?;
+        at_least(What::Npages, self.npages, count)?;
         let mut batch = [0; PAGE_LIST_BLOCK];
         for index in 0..count.div_ceil(BATCH as u64) {
             let entries = (count - index * BATCH as u64).min(BATCH as u64) as usize;
             let bytes = &mut batch[..ENTRY * entries];
             // The view of the DMA map is held for one batch only, since a thread that changes the
             // map waits for the end of all views.
-            virtqueue::read(&space.enter(), self.batch(space, index)?, bytes).map_err(fault)?;
+            let from = self.batch(space, index)?;
+            virtqueue::read(&space.enter(), from, bytes).map_err(fault(What::Pages, from))?;
             for entry in bytes.chunks_exact(ENTRY) {
                 let mut raw = [0; ENTRY];
                 raw.copy_from_slice(entry);
                 let iova = u64::from_le_bytes(raw);
-                require(iova & (page - 1) == 0 && iova.checked_add(page).is_some())?;
+                aligned(What::Page, iova, page)?;
+                self::end(What::Page, iova, page)?;
                 each(iova)?;
             }
         }
@@ -109,17 +111,15 @@ impl PageList {
     /// The DMA address of batch `index`.
     fn batch(&self, space: &DmaSpace, index: u64) -> Result<u64> {
         match self.depth {
-            PageListDepth::Flat => index
-                .checked_mul(PAGE_LIST_BLOCK as u64)
-                .and_then(|offset| self.iova.checked_add(offset))
-                .ok_or(Errno::INVAL),
+            // An object has at most 2³² pages, so the products do not overflow.
+            PageListDepth::Flat => end(What::Pages, self.iova, index * PAGE_LIST_BLOCK as u64),
             PageListDepth::TwoLevels => {
-                let entry = self.iova.checked_add(index * ENTRY as u64);
+                let entry = end(What::Pages, self.iova, index * ENTRY as u64)?;
                 let mut raw = [0; ENTRY];
-                virtqueue::read(&space.enter(), entry.ok_or(Errno::INVAL)?, &mut raw)
-                    .map_err(fault)?;
+                virtqueue::read(&space.enter(), entry, &mut raw)
+                    .map_err(fault(What::Pages, entry))?;
                 let block = u64::from_le_bytes(raw);
-                require(block % PAGE_LIST_BLOCK as u64 == 0)?;
+                aligned(What::Block, block, PAGE_LIST_BLOCK as u64)?;
                 Ok(block)
             }
         }
@@ -153,8 +153,8 @@ impl PageMap {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a list that is too short or a misaligned address, `EFAULT` for a list that
-    /// can't be read, `ENOMEM` beyond the budget.
+    /// A list that is too short or can't be read, a misaligned address, or too little memory in the
+    /// budget.
     pub(crate) fn read(
         budget: &MemoryBudget,
         space: &DmaSpace,
@@ -163,10 +163,11 @@ impl PageMap {
         len: u64,
     ) -> Result<Self> {
         let page = 1u64 << list.page_shift;
-        let end = first_offset.checked_add(len).ok_or(Errno::INVAL)?;
-        require(len > 0 && first_offset < page)?;
+        let end = end(What::VirtAddr, first_offset, len)?;
+        at_least(What::Length, len, 1u8)?;
+        at_most(What::VirtAddr, first_offset, page - 1)?;
         // At most one extent for each page, and one that marks the end.
-        let most = usize::try_from(end.div_ceil(page)).map_err(|_| Errno::INVAL)? + 1;
+        let most = end.div_ceil(page) as usize + 1;
         let mut extents = ChargedList::new(budget, most);
         // Offset of the current page from the start of the first page.
         let mut at = 0;
@@ -196,10 +197,14 @@ impl PageMap {
     }
 
     /// Checks that all of the object's memory can be read, and also written if `write` is true.
-    /// Fails with `EFAULT`.
     pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
         self.pieces()
             .try_for_each(|(iova, len)| reach(space, iova, len, write))
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page(&self) -> u64 {
+        1 << self.page_shift
     }
 
     /// Length of the object in bytes.
@@ -279,16 +284,17 @@ impl Iterator for Pieces<'_> {
 }
 
 /// Checks that the `len` bytes at DMA address `iova` can be read, and also written if `write` is
-/// true. Fails with `EFAULT`.
+/// true.
 pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> Result<()> {
     let view = space.enter();
-    let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+    let mut rest = len as usize;
     while rest > 0 {
-        let now = view.contiguous(iova, rest).map_err(fault)?;
+        let fault = fault(What::Address, iova);
+        let now = view.contiguous(iova, rest).map_err(&fault)?;
         if write {
-            view.slice_mut(iova, now).map_err(fault)?;
+            view.slice_mut(iova, now).map_err(&fault)?;
         } else {
-            view.slice(iova, now).map_err(fault)?;
+            view.slice(iova, now).map_err(&fault)?;
         }
         iova += now as u64;
         rest -= now;
@@ -299,8 +305,10 @@ pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> R
 #[cfg(test)]
 mod tests {
     use dma::DmaSpace;
+    use virtio_rdma_abi::ctrl::Errno;
 
     use super::*;
+    use crate::error::errno;
     use crate::memory::unlimited;
 
     impl PageMap {
@@ -369,7 +377,7 @@ mod tests {
         let map = read(&apart[..1000]).unwrap();
         assert_eq!(budget.used(), budget.limit());
         drop(map);
-        assert_eq!(read(&apart).err(), Some(Errno::NOMEM));
+        assert_eq!(errno(read(&apart)).err(), Some(Errno::Enomem));
         assert_eq!(budget.used(), 0);
         let together: Vec<u64> = (0..5000).map(|n| n << 12).collect();
         let map = read(&together).unwrap();
@@ -377,31 +385,38 @@ mod tests {
         drop(map);
     }
 
-    // abi
     #[test]
     fn bad_lists() {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let good = list(&space, &[0x8000, 0x9001], 12);
-        let read = |list, offset, len| PageMap::read(&unlimited(), &space, list, offset, len).err();
+        let read =
+            |list, offset, len| errno(PageMap::read(&unlimited(), &space, list, offset, len)).err();
         assert_eq!(read(good, 0, 0x1000), None, "the second page is not needed");
-        assert_eq!(read(good, 0, 0x1001), Some(Errno::INVAL), "misaligned page");
-        assert_eq!(read(good, 0, 0x2001), Some(Errno::INVAL), "too short");
+        // abi
+        assert_eq!(
+            read(good, 0, 0x1001),
+            Some(Errno::Einval),
+            "misaligned page"
+        );
+        // abi: R-312
+        assert_eq!(read(good, 0, 0x2001), Some(Errno::Einval), "too short");
         assert_eq!(
             read(good, 0x1000, 1),
-            Some(Errno::INVAL),
+            Some(Errno::Einval),
             "offset beyond the page"
         );
-        assert_eq!(read(good, 0, 0), Some(Errno::INVAL), "empty");
-        assert_eq!(read(good, 1, u64::MAX), Some(Errno::INVAL), "wraps");
+        assert_eq!(read(good, 0, 0), Some(Errno::Einval), "empty");
+        assert_eq!(read(good, 1, u64::MAX), Some(Errno::Einval), "wraps");
         let unmapped = PageList {
             iova: 1 << 40,
             ..good
         };
-        assert_eq!(read(unmapped, 0, 1), Some(Errno::FAULT));
+        // abi
+        assert_eq!(read(unmapped, 0, 1), Some(Errno::Efault));
         let last = list(&space, &[!0xfff], 12);
         assert_eq!(
             read(last, 0, 1),
-            Some(Errno::INVAL),
+            Some(Errno::Einval),
             "ends beyond the address space"
         );
     }
@@ -438,14 +453,14 @@ mod tests {
         }
         write(0xa000, 0x2008);
         assert_eq!(
-            PageMap::read(&unlimited(), &space, list, 0, 513 << 12).err(),
-            Some(Errno::INVAL),
+            errno(PageMap::read(&unlimited(), &space, list, 0, 513 << 12)).err(),
+            Some(Errno::Einval),
             "misaligned block"
         );
         write(0xa000, 1 << 40);
         assert_eq!(
-            PageMap::read(&unlimited(), &space, list, 0, 513 << 12).err(),
-            Some(Errno::FAULT)
+            errno(PageMap::read(&unlimited(), &space, list, 0, 513 << 12)).err(),
+            Some(Errno::Efault)
         );
         assert!(PageMap::read(&unlimited(), &space, list, 0, 512 << 12).is_ok());
     }
@@ -453,19 +468,22 @@ mod tests {
     // abi
     #[test]
     fn a_list_has_exactly_the_pages() {
-        let list = |npages, page_shift| PageList {
-            iova: 0,
-            npages,
-            page_shift,
-            depth: PageListDepth::Flat,
+        let fits = |npages, page_shift, start, len| {
+            let list = PageList {
+                iova: 0,
+                npages,
+                page_shift,
+                depth: PageListDepth::Flat,
+            };
+            errno(list.fits(start, len))
         };
-        assert_eq!(list(2, 12).fits(0x7fff, 2), Ok(0xfff));
-        assert_eq!(list(1, 12).fits(0x7fff, 2), Err(Errno::INVAL));
-        assert_eq!(list(3, 12).fits(0x7fff, 2), Err(Errno::INVAL));
-        assert_eq!(list(1, 13).fits(0x6fff, 2), Ok(0xfff));
-        assert_eq!(list(1, 12).fits(0, 0), Err(Errno::INVAL));
-        assert_eq!(list(1, 12).fits(1, u64::MAX), Err(Errno::INVAL));
-        assert_eq!(list(1, 30).fits(1 << 29, 1 << 29), Ok(1 << 29));
+        assert_eq!(fits(2, 12, 0x7fff, 2), Ok(0xfff));
+        assert_eq!(fits(1, 12, 0x7fff, 2), Err(Errno::Einval));
+        assert_eq!(fits(3, 12, 0x7fff, 2), Err(Errno::Einval));
+        assert_eq!(fits(1, 13, 0x6fff, 2), Ok(0xfff));
+        assert_eq!(fits(1, 12, 0, 0), Err(Errno::Einval));
+        assert_eq!(fits(1, 12, 1, u64::MAX), Err(Errno::Einval));
+        assert_eq!(fits(1, 30, 1 << 29, 1 << 29), Ok(1 << 29));
     }
 
     // abi: R-317
@@ -485,9 +503,12 @@ mod tests {
         };
         assert_eq!(map(&[0x10000, 0x13000]).reach(&space, true), Ok(()));
         assert_eq!(
-            map(&[0x13000, 0x14000]).reach(&space, false),
-            Err(Errno::FAULT)
+            errno(map(&[0x13000, 0x14000]).reach(&space, false)),
+            Err(Errno::Efault)
         );
-        assert_eq!(map(&[0xf000]).reach(&space, false), Err(Errno::FAULT));
+        assert_eq!(
+            errno(map(&[0xf000]).reach(&space, false)),
+            Err(Errno::Efault)
+        );
     }
 }

@@ -9,7 +9,6 @@ use virtio_rdma_ring::{DevicePositions, DeviceQueue, RingError};
 use super::virtqueue::{VirtqueueConsumer, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
 
-/// The memory of a queue.
 #[derive(Debug)]
 pub(crate) enum QueueMem {
     /// An own ring: memory that the driver provides.
@@ -97,14 +96,12 @@ pub(crate) struct ForDoorbell(());
 pub(crate) enum WorkConsumer {
     /// Consumer of a ring.
     Own(DeviceQueue),
-    /// Consumer of a virtqueue.
     Virtqueue(VirtqueueConsumer),
     /// Consumer of an absent queue.
     Absent,
 }
 
 impl WorkConsumer {
-    /// The consumer of a new queue.
     pub(crate) fn new(queue: &QueueMem) -> Self {
         match queue {
             QueueMem::Own(ring) => Self::Own(DeviceQueue::new(*ring.layout())),
@@ -113,7 +110,7 @@ impl WorkConsumer {
         }
     }
 
-    /// The device's positions, which are the saved state of a ring.
+    /// The device's positions in the queue. They are all of a ring's saved state.
     pub(crate) fn positions(&self) -> DevicePositions {
         match self {
             Self::Own(queue) => queue.positions(),
@@ -139,7 +136,6 @@ impl WorkConsumer {
             .map(move |index| FetchedWqe(positions.done.wrapping_add(index)))
     }
 
-    /// Number of slots.
     pub(crate) fn slots(&self) -> u32 {
         match self {
             Self::Own(queue) => queue.layout().slots(),

@@ -5,13 +5,16 @@
 use std::sync::Arc;
 use std::thread;
 
+use roce::work::WcReason;
+use scheduler::shared::share;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
+use super::key_fault::KeyFault;
 use super::mr_cache::Flat;
 use super::pages::{Cursor, PageMap, Pieces};
-use crate::error::{require, Errno, Result};
-use crate::shared::share;
+use crate::details::MemoryDetails;
+use crate::error::{bits, needs_bits, require, Reason, Result, What};
 
 /// Access flags that depend on negotiated features.
 const NEGOTIATED: AccessFlags = AccessFlags(
@@ -24,11 +27,14 @@ const NEGOTIATED: AccessFlags = AccessFlags(
 /// Refuses access flags that are unknown or were not negotiated, and remote write or atomic access
 /// without local write access (IBTA 10.6.3.1). `optional` holds the negotiated access flags.
 pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result<()> {
-    require(!access.has_unknown())?;
-    if access.without(optional).intersects(NEGOTIATED) {
-        return Err(Errno::OPNOTSUPP);
+    let what = What::AccessFlags;
+    bits(what, access.0, AccessFlags::ALL.0)?;
+    let unsupported = access.without(optional).0 & NEGOTIATED.0;
+    require(unsupported == 0, Reason::NotSupported, what, unsupported)?;
+    if writes_need_local_write(access) {
+        needs_bits(what, access.0, AccessFlags::LOCAL_WRITE.0)?;
     }
-    require(!writes_need_local_write(access) || access.contains(AccessFlags::LOCAL_WRITE))
+    Ok(())
 }
 
 /// Whether `access` lets peers write, which requires local write access too.
@@ -52,7 +58,6 @@ pub(super) fn drain(mut region: Arc<Region>) {
 pub(crate) struct Region {
     /// L_Key and R_Key of an MR, or R_Key of a window.
     key: u32,
-    /// Access flags.
     access: AccessFlags,
     /// Address that work requests use for the region's first byte.
     base: u64,
@@ -88,6 +93,20 @@ impl Region {
         })
     }
 
+    /// The region, told to people.
+    pub(super) fn details(&self) -> MemoryDetails {
+        let is_set = |(_, flag): &&(&str, AccessFlags)| self.access.contains(*flag);
+        let access = AccessFlags::BITS.iter().filter(is_set);
+        MemoryDetails {
+            key: format!("{:#x}", self.key),
+            address: format!("{:#x}", self.base),
+            length: self.len,
+            access: access.map(|(name, _)| *name).collect(),
+            page: self.pages.page(),
+            pieces: self.pages.pieces().count(),
+        }
+    }
+
     /// The pages of which the region is a part.
     pub(crate) fn pages(&self) -> &PageMap {
         &self.pages
@@ -119,7 +138,6 @@ impl Region {
         self.key
     }
 
-    /// Access flags.
     #[inline]
     pub(crate) fn access(&self) -> AccessFlags {
         self.access
@@ -148,6 +166,16 @@ impl Region {
             base: self.base,
             iova,
             len: self.len,
+        })
+    }
+
+    /// Why the region does not grant all of `access` to the bytes in `range`, or to any bytes if
+    /// there is no range. A region that grants it now did not when it was checked.
+    pub(super) fn fault(&self, range: Option<(u64, u64)>, access: AccessFlags) -> KeyFault {
+        KeyFault(match range {
+            Some((addr, len)) if self.offset(addr, len).is_none() => WcReason::OutOfBounds,
+            _ if !self.access.contains(access) => WcReason::AccessNotGranted,
+            _ => WcReason::KeyRevoked,
         })
     }
 

@@ -7,14 +7,12 @@ use std::sync::atomic::{fence, Ordering};
 
 use budget::{ChargedList, MemoryBudget};
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
-use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 
 use super::pages::{reach, PageList};
-use crate::error::{require, Errno, Result};
+use crate::error::{defined, power_of_two, refusal, reserved, within, Reason, Result, What};
 
-/// The memory of a ring.
 #[derive(Debug)]
 pub(crate) struct RingMem {
     pages: Pages,
@@ -78,16 +76,25 @@ impl RingMem {
         kind: RingKind,
         addr: &RingAddr,
     ) -> Result<Self> {
-        require(addr.reserved == [0; 5] && PAGE_SHIFT_RANGE.contains(&addr.page_shift))?;
-        let layout = RingLayout::new(kind, addr.slots, addr.slot_shift).ok_or(Errno::INVAL)?;
+        reserved(&addr.reserved)?;
+        within(What::PageShift, addr.page_shift, &PAGE_SHIFT_RANGE)?;
+        let layout = Self::layout_of(kind, addr)?;
         let list = PageList {
             iova: addr.pages,
             npages: addr.npages,
             page_shift: addr.page_shift,
-            depth: PageListDepth::try_from(addr.depth).map_err(|_| Errno::INVAL)?,
+            depth: defined(What::Depth, addr.depth)?,
         };
         let pages = Pages::read(budget, space, &list, layout.size())?;
         Ok(Self { pages, layout })
+    }
+
+    fn layout_of(kind: RingKind, addr: &RingAddr) -> Result<RingLayout> {
+        within(What::Slots, addr.slots, &kind.slots())?;
+        power_of_two(What::Slots, addr.slots)?;
+        within(What::SlotShift, addr.slot_shift, &kind.slot_shifts())?;
+        let invalid = refusal(Reason::Undefined, What::Slots, addr.slots);
+        RingLayout::new(kind, addr.slots, addr.slot_shift).ok_or(invalid)
     }
 
     /// Offsets of the parts of the ring.

@@ -12,10 +12,10 @@ use std::sync::atomic::{fence, AtomicBool, Ordering};
 use dma::DmaView;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::ring::{ArmKind, ArmWord, WORK_SLOTS};
-use virtio_rdma_ring::{ArmLatch, DevicePositions, RingError};
+use virtio_rdma_ring::{ArmLatch, ArmLatchState, DevicePositions, RingError};
 use virtqueue::{Chain, ChainError, Split};
 
-use crate::error::{require, Result};
+use crate::error::{power_of_two, within, Result, What};
 
 /// Maximum number of descriptors of a WQE or CQE buffer. Twice the number that is needed if the
 /// header and each SGE have a descriptor of their own. To follow a longer chain would cost more
@@ -36,9 +36,10 @@ impl VirtqueueMem {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if its size is not permitted for a queue of work requests.
+    /// Its size is not permitted for a queue of work requests.
     pub(crate) fn new(number: u16, split: Split) -> Result<Self> {
-        require(split.size.is_power_of_two() && WORK_SLOTS.contains(&split.size.into()))?;
+        within(What::VirtqueueSize, split.size.into(), &WORK_SLOTS)?;
+        power_of_two(What::VirtqueueSize, split.size)?;
         Ok(Self {
             number,
             split,
@@ -46,7 +47,6 @@ impl VirtqueueMem {
         })
     }
 
-    /// Number of the virtqueue.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
@@ -244,6 +244,19 @@ impl VirtqueueConsumer {
     }
 }
 
+/// How far the producer of a CQ and the driver are.
+#[derive(Debug)]
+pub(crate) struct CqProgress {
+    /// Number of completions, modulo 2³².
+    pub completions: u32,
+    /// Number of completions that the driver has not polled; `None` if its position is invalid.
+    pub unpolled: Option<u32>,
+    /// The event that the driver requests.
+    pub arm: ArmWord,
+    /// The request that the device has answered.
+    pub latch: ArmLatchState,
+}
+
 /// Producer of a CQ's completions. It writes them into the driver's buffers, in the order of the
 /// available ring.
 #[derive(Debug)]
@@ -295,6 +308,17 @@ impl VirtqueueCq {
         self.completed = self.completed.wrapping_add(1);
         self.latch.record(solicited);
         Ok(())
+    }
+
+    /// How far the device and the driver are.
+    pub(super) fn progress(&self, view: &VirtqueueView<'_>) -> CqProgress {
+        let available = u32::from(self.buffers.available(view));
+        CqProgress {
+            completions: self.completed,
+            unpolled: Some(self.cqe - available.min(self.cqe)),
+            arm: self.arm,
+            latch: self.latch.state(),
+        }
     }
 
     /// Requests an interrupt for the next completion of the kind in `flags` that the driver has not

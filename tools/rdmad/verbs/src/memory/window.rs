@@ -12,16 +12,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
+use roce::work::WcReason;
+use scheduler::shared::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
 
-use super::mr::{number_of, KeyResult, Variants};
+use super::key_fault::{KeyFault, KeyResult};
+use super::mr::{number_of, Variants};
 use super::region::{drain, writes_need_local_write};
-use super::{KeyFault, Mr, Region};
+use super::{Mr, Region};
 use crate::config::BOOKKEEPING;
-use crate::error::{Errno, Result};
+use crate::error::{Result, What};
 use crate::pd::PdUse;
-use crate::shared::Mutex;
 use crate::shuffle::Secret;
 use crate::table::Table;
 
@@ -40,7 +42,6 @@ const ACCESS: AccessFlags = AccessFlags(
 #[derive(Debug)]
 pub(crate) struct Window {
     number: MwNumber,
-    /// PD of the window.
     pd: PdUse,
     mw_type: MwType,
     state: Mutex<WindowState>,
@@ -58,7 +59,7 @@ struct WindowState {
 #[derive(Debug)]
 struct Bound {
     region: Arc<Region>,
-    /// The QP to which a type 2 window is tied.
+    /// The QP to which a type 2 window is bound.
     qpn: Option<Qpn>,
     /// Use of the MR. Dropped after `region`'s last user is gone.
     _mr: WindowUse,
@@ -99,11 +100,12 @@ impl MwBind {
             && !granted.contains(AccessFlags::ZERO_BASED)
             && (!writes_need_local_write(self.access)
                 || granted.contains(AccessFlags::LOCAL_WRITE));
+        if !admits {
+            return Err(KeyFault(WcReason::AccessNotGranted));
+        }
         let access = self.access.without(AccessFlags::LOCAL_WRITE);
-        admits
-            .then(|| region.window(self.new_key, access, self.addr, self.len))
-            .flatten()
-            .ok_or(KeyFault)
+        let window = region.window(self.new_key, access, self.addr, self.len);
+        window.ok_or(KeyFault(WcReason::OutOfBounds))
     }
 }
 
@@ -139,7 +141,7 @@ impl WindowTable {
         // The charge covers the window and its binding.
         let bound = size_of::<Region>() + BOOKKEEPING;
         let charge = self.budget.charge_object::<Window>(bound)?;
-        let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
+        let reserved = self.table.number(What::Mwn)?;
         let number = reserved.number();
         let key = self.variants.key(number);
         reserved.insert(Arc::new(Window {
@@ -159,7 +161,7 @@ impl WindowTable {
     }
 
     /// Unbinds a removed window and frees its number. Returns the QP to which a type 2 window was
-    /// tied.
+    /// bound.
     pub(crate) fn release(&self, window: &Window) -> Option<Qpn> {
         let (key, bound) = {
             let mut state = window.state.lock();
@@ -175,7 +177,6 @@ impl WindowTable {
         qpn
     }
 
-    /// The numbers of all windows.
     pub(crate) fn numbers(&self) -> Vec<MwNumber> {
         self.table.iter().map(|window| window.number).collect()
     }
@@ -191,35 +192,44 @@ impl WindowTable {
         mr: Option<&Arc<Mr>>,
     ) -> KeyResult<Option<MwNumber>> {
         let number: MwNumber = number_of(wanted.old_key);
-        let window = self.table.get(number).ok_or(KeyFault)?;
+        let window = self.table.get(number);
+        let window = window.ok_or(KeyFault(WcReason::NoSuchKey))?;
         let is_two = window.mw_type == MwType::Two;
+        if window.pd.number() != by.pdn {
+            return Err(KeyFault(WcReason::OtherPd));
+        }
+        if number_of::<MwNumber>(wanted.new_key) != number {
+            return Err(KeyFault(WcReason::KeyMismatch));
+        }
+        if !ACCESS.contains(wanted.access) {
+            return Err(KeyFault(WcReason::BadAccessFlags));
+        }
         // Only an invalidation unbinds a type 2 window (IBTA o10-37.2.40).
-        if window.pd.number() != by.pdn
-            || number_of::<MwNumber>(wanted.new_key) != number
-            || !ACCESS.contains(wanted.access)
-            || is_two && mr.is_none()
-        {
-            return Err(KeyFault);
+        if is_two && mr.is_none() {
+            return Err(KeyFault(WcReason::UnsuitableKey));
         }
         let bound = match mr {
             None => None,
             Some(mr) => {
-                let region = wanted.cut(mr.fixed().ok_or(KeyFault)?)?;
+                let memory = mr.fixed().ok_or(KeyFault(WcReason::UnsuitableKey))?;
+                let region = wanted.cut(memory)?;
                 Some(Bound {
                     region: Arc::new(region),
                     qpn: is_two.then_some(by.qpn),
-                    _mr: WindowUse::new(mr).ok_or(KeyFault)?,
+                    _mr: WindowUse::new(mr).ok_or(KeyFault(WcReason::KeyRevoked))?,
                 })
             }
         };
         let before = {
             let mut state = window.state.lock();
-            let admits = match window.mw_type {
-                MwType::One => state.key == wanted.old_key,
-                MwType::Two => state.bound.is_none(),
-            };
-            if !admits {
-                return Err(KeyFault);
+            match window.mw_type {
+                MwType::One if state.key != wanted.old_key => {
+                    return Err(KeyFault(WcReason::NoSuchKey));
+                }
+                MwType::Two if state.bound.is_some() => {
+                    return Err(KeyFault(WcReason::KeyInUse));
+                }
+                MwType::One | MwType::Two => {}
             }
             state.key = wanted.new_key;
             std::mem::replace(&mut state.bound, bound)
@@ -234,13 +244,13 @@ impl WindowTable {
     /// thread uses the window's memory any more. The caller must have no
     /// [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
-        let window = self.table.get(number_of(key)).ok_or(KeyFault)?;
+        let window = self.table.get(number_of(key));
+        let window = window.ok_or(KeyFault(WcReason::NoSuchKey))?;
         let bound = {
             let mut state = window.state.lock();
-            let valid = window.pd.number() == by.pdn && state.key == key;
-            match &state.bound {
-                Some(bound) if valid && bound.qpn == Some(by.qpn) => {}
-                _ => return Err(KeyFault),
+            state.check(&window, key, by)?;
+            if window.mw_type == MwType::One {
+                return Err(KeyFault(WcReason::UnsuitableKey));
             }
             state.bound.take()
         };
@@ -250,7 +260,7 @@ impl WindowTable {
         Ok(())
     }
 
-    /// Unbinds window `number` if it is tied to QP `qpn`, which is being destroyed.
+    /// Unbinds window `number` if it is bound to QP `qpn`, which is being destroyed.
     pub(crate) fn unbind_for(&self, number: MwNumber, qpn: Qpn) {
         let unbind = |window: &Window| {
             let mut state = window.state.lock();
@@ -265,6 +275,25 @@ impl WindowTable {
         }
     }
 
+    /// Like [`MrTable::fault`](super::MrTable::fault), for a key of a window.
+    #[cold]
+    pub(super) fn fault(
+        &self,
+        key: u32,
+        by: KeyUser,
+        range: Option<(u64, u64)>,
+        access: AccessFlags,
+    ) -> KeyFault {
+        let Some(window) = self.table.get(number_of(key)) else {
+            return KeyFault(WcReason::NoSuchKey);
+        };
+        let state = window.state.lock();
+        match state.check(&window, key, by) {
+            Ok(bound) => bound.region.fault(range, access),
+            Err(fault) => fault,
+        }
+    }
+
     /// Calls `visit` with the memory of the window that `key` names, if the window is bound and the
     /// peer of QP `by` may use it. To be called within a turn.
     #[inline]
@@ -275,13 +304,28 @@ impl WindowTable {
         visit: impl FnOnce(&Arc<Region>) -> R,
     ) -> Option<R> {
         let held = self.table.hold(number_of(key))?;
-        let window = held.get().filter(|window| window.pd.number() == by.pdn)?;
+        let window = held.get()?;
         let state = window.state.lock();
-        let bound = state.bound.as_ref()?;
-        bound
-            .qpn
-            .is_none_or(|qpn| qpn == by.qpn)
-            .then(|| visit(&bound.region))
+        let bound = state.check(window, key, by).ok()?;
+        Some(visit(&bound.region))
+    }
+}
+
+impl WindowState {
+    /// The binding of `window` under `key`, which QP `by` may use.
+    fn check(&self, window: &Window, key: u32, by: KeyUser) -> KeyResult<&Bound> {
+        if self.key != key {
+            return Err(KeyFault(WcReason::NoSuchKey));
+        }
+        if window.pd.number() != by.pdn {
+            return Err(KeyFault(WcReason::OtherPd));
+        }
+        let bound = self.bound.as_ref();
+        let bound = bound.ok_or(KeyFault(WcReason::KeyRevoked))?;
+        match bound.qpn {
+            Some(qpn) if qpn != by.qpn => Err(KeyFault(WcReason::OtherQp)),
+            _ => Ok(bound),
+        }
     }
 }
 
@@ -301,7 +345,15 @@ pub(super) struct WindowCount(AtomicU32);
 const CLOSED: u32 = u32::MAX;
 
 impl WindowCount {
-    /// Prevents new bindings if no window is bound to the MR. Returns whether that was the case.
+    /// Number of windows that are bound to the MR.
+    pub(super) fn bound(&self) -> u32 {
+        match self.0.load(Ordering::Acquire) {
+            CLOSED => 0,
+            bound => bound,
+        }
+    }
+
+    /// Prevents new bindings if no window is bound to the MR. Returns false if a window is bound.
     pub(super) fn close(&self) -> bool {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)

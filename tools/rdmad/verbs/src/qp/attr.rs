@@ -3,6 +3,8 @@
 //! Attributes of a QP: validation, merging, and conversion to the attributes of the protocol
 //! machines.
 
+use std::ops::RangeInclusive;
+
 use roce::net::{
     gid_to_ip, multicast_mac, udp_source_port, vlan_tag, Addresses, DEFAULT_HOP_LIMIT,
 };
@@ -15,7 +17,10 @@ use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
 
 use crate::config::RATE_LIMITS;
-use crate::error::{require, Errno, Result};
+use crate::error::{
+    at_most, bits, defined, exactly, needs_bits, refusal, require, within, Reason, Refusal, Result,
+    What,
+};
 use crate::Hca;
 
 /// Largest values of attributes: time codes have 5 bits, retry counts 3, flow labels 20 and service
@@ -24,38 +29,97 @@ const MAX_TIME_CODE: u8 = 31;
 const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
+/// QPNs of peers.
+const QPNS: RangeInclusive<u32> = 1..=MASK_24;
 
-/// Checks the attributes in `mask`, except for the path, which [`connection`] checks. Fails with
-/// `EINVAL` if an attribute is invalid.
+/// Checks the attributes in `mask`, except for the path, which [`connection`] checks.
 pub(super) fn validate(hca: &Hca, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
-    let limits = &hca.config().limits;
-    require(!has(QpAttrMask::ACCESS_FLAGS) || !attr.qp_access_flags.has_unknown())?;
-    require(!has(QpAttrMask::PKEY_INDEX) || attr.pkey_index == 0)?;
-    require(!has(QpAttrMask::PORT) || attr.port_num == PORT)?;
-    require(!has(QpAttrMask::DEST_QPN) || attr.dest_qp_num.is_valid())?;
-    require(!has(QpAttrMask::TIMEOUT) || attr.timeout <= MAX_TIME_CODE)?;
-    require(!has(QpAttrMask::MIN_RNR_TIMER) || attr.min_rnr_timer <= MAX_TIME_CODE)?;
-    require(!has(QpAttrMask::RETRY_CNT) || attr.retry_cnt <= MAX_RETRIES)?;
-    require(!has(QpAttrMask::RNR_RETRY) || attr.rnr_retry <= MAX_RETRIES)?;
-    require(!has(QpAttrMask::MAX_QP_RD_ATOMIC) || attr.max_rd_atomic <= limits.max_rd_atomic)?;
-    require(
-        !has(QpAttrMask::MAX_DEST_RD_ATOMIC) || attr.max_dest_rd_atomic <= limits.max_rd_atomic,
+    let at_most = |bit, what, value: u8, limit: u8| {
+        if has(bit) {
+            at_most(what, value, limit)
+        } else {
+            Ok(())
+        }
+    };
+    let atomics = hca.config().limits.max_rd_atomic;
+    if has(QpAttrMask::ACCESS_FLAGS) {
+        bits(
+            What::QpAccessFlags,
+            attr.qp_access_flags.0,
+            AccessFlags::ALL.0,
+        )?;
+    }
+    if has(QpAttrMask::PKEY_INDEX) {
+        exactly(What::PkeyIndex, attr.pkey_index, 0u8)?;
+    }
+    if has(QpAttrMask::PORT) {
+        exactly(What::PortNum, attr.port_num, PORT)?;
+    }
+    if has(QpAttrMask::DEST_QPN) {
+        within(What::DestQpNum, attr.dest_qp_num.get(), &QPNS)?;
+    }
+    at_most(
+        QpAttrMask::TIMEOUT,
+        What::Timeout,
+        attr.timeout,
+        MAX_TIME_CODE,
     )?;
-    require(!has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) || attr.en_sqd_async_notify <= 1)?;
+    let timer = attr.min_rnr_timer;
+    at_most(
+        QpAttrMask::MIN_RNR_TIMER,
+        What::MinRnrTimer,
+        timer,
+        MAX_TIME_CODE,
+    )?;
+    at_most(
+        QpAttrMask::RETRY_CNT,
+        What::RetryCnt,
+        attr.retry_cnt,
+        MAX_RETRIES,
+    )?;
+    at_most(
+        QpAttrMask::RNR_RETRY,
+        What::RnrRetry,
+        attr.rnr_retry,
+        MAX_RETRIES,
+    )?;
+    let (ours, theirs) = (attr.max_rd_atomic, attr.max_dest_rd_atomic);
+    at_most(
+        QpAttrMask::MAX_QP_RD_ATOMIC,
+        What::MaxRdAtomic,
+        ours,
+        atomics,
+    )?;
+    at_most(
+        QpAttrMask::MAX_DEST_RD_ATOMIC,
+        What::MaxDestRdAtomic,
+        theirs,
+        atomics,
+    )?;
+    let notify = attr.en_sqd_async_notify;
+    at_most(
+        QpAttrMask::EN_SQD_ASYNC_NOTIFY,
+        What::EnSqdAsyncNotify,
+        notify,
+        1,
+    )?;
     if has(QpAttrMask::RATE_LIMIT) {
         validate_rate(attr.rate_limit)?;
     }
     if has(QpAttrMask::PATH_MTU) {
-        let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
-        require(mtu <= hca.path_mtu())?;
+        let mtu: Mtu = defined(What::PathMtu, attr.path_mtu)?;
+        self::at_most(What::PathMtu, mtu.value(), hca.path_mtu().value())?;
     }
     Ok(())
 }
 
 /// Checks a rate limit in kb/s; 0 means no limit.
 pub(super) fn validate_rate(rate: u32) -> Result<()> {
-    require(rate == 0 || RATE_LIMITS.contains(&rate))
+    match rate {
+        0 => Ok(()),
+        _ => within(What::RateLimit, rate, &RATE_LIMITS),
+    }
 }
 
 /// Copies the attributes in `mask`, which must be valid, from `from` to `to`.
@@ -102,31 +166,42 @@ struct AddressVector {
 }
 
 impl AddressVector {
-    /// Fails with `EINVAL` unless the destination is a single host: neither the Ethernet address
-    /// nor the destination GID may be zero or multicast. So an address vector without a global
-    /// route is refused: its GID is zero.
+    /// Refuses a destination other than a single host: neither the Ethernet address nor the
+    /// destination GID may be zero or multicast. So an address vector without a global route is
+    /// refused: its GID is zero.
     fn require_host(&self) -> Result<()> {
-        require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
+        let is_host = self.dmac != [0; 6] && self.dmac[0] & 1 == 0;
+        require(is_host, Reason::NotUnicast, What::Dmac, number(self.dmac))?;
         let to = gid_to_ip(self.dgid);
-        require(!to.is_unspecified() && !to.is_multicast())
+        if to.is_unspecified() || to.is_multicast() {
+            return Err(Refusal::gid(Reason::NotUnicast, What::Dgid, self.dgid));
+        }
+        Ok(())
     }
 
-    /// Fails with `EINVAL` unless the destination GID is a multicast group's and the Ethernet
-    /// address belongs to that group.
+    /// Refuses a destination GID that is not a multicast group's, and an Ethernet address that does
+    /// not belong to that group.
     fn require_group(&self, hca: &Hca) -> Result<()> {
         let to = gid_to_ip(self.dgid);
-        require(hca.has_feature(Feature::Multicast) && to.is_multicast())?;
-        require(self.dmac == multicast_mac(to))
+        if !hca.has_feature(Feature::Multicast) || !to.is_multicast() {
+            return Err(Refusal::gid(Reason::NotGroup, What::Dgid, self.dgid));
+        }
+        exactly(What::Dmac, number(self.dmac), number(multicast_mac(to)))
     }
 
     /// The path from QP `qpn` of the HCA to QP `dest_qpn`. A port of this process sends with its
     /// own MAC address whatever the address at which it is reached, so the path has this one: the
-    /// peer is found and recognized by it. Fails with `EINVAL` for invalid
-    /// addresses.
+    /// peer is found and recognized by it.
     fn path(&self, hca: &Hca, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
-        let source = hca.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
+        let no_source = || refusal(Reason::NoSuch, What::SgidIndex, self.sgid_index);
+        let source = hca
+            .objects
+            .gids
+            .get(self.sgid_index)
+            .ok_or_else(no_source)?;
         let to = gid_to_ip(self.dgid);
-        let addresses = Addresses::new(gid_to_ip(source.gid), to).ok_or(Errno::INVAL)?;
+        let other_family = || Refusal::gid(Reason::OtherFamily, What::Dgid, self.dgid);
+        let addresses = Addresses::new(gid_to_ip(source.gid), to).ok_or_else(other_family)?;
         let flow_label = match self.flow_label {
             0 => roce::net::flow_label(qpn, dest_qpn),
             given => given,
@@ -145,11 +220,18 @@ impl AddressVector {
     }
 }
 
-/// The path of a connection. Fails with `EINVAL` for a path without a global route, which RoCE does
-/// not permit.
+/// A MAC address as a number, for a refusal.
+fn number(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// The path of a connection. RoCE does not permit a path without a global route.
 fn connected_path(hca: &Hca, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
-    require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
-    require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
+    needs_bits(What::AhFlags, ah.ah_flags.0.into(), AhFlags::GRH.0.into())?;
+    exactly(What::PortNum, ah.port_num, PORT)?;
+    at_most(What::Sl, ah.sl, MAX_SL)?;
+    at_most(What::FlowLabel, ah.grh.flow_label, MAX_FLOW_LABEL)?;
     let address = AddressVector {
         sgid_index: ah.grh.sgid_index,
         sl: ah.sl,
@@ -165,7 +247,7 @@ fn connected_path(hca: &Hca, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Pat
 
 /// The path of a datagram of QP `qpn` to a QP or a multicast group.
 pub(super) fn datagram_path(hca: &Hca, qpn: Qpn, to: &Datagram) -> Result<Path> {
-    require(to.remote_qpn.is_valid())?;
+    within(What::DestQpNum, to.remote_qpn.get(), &QPNS)?;
     let address = AddressVector {
         sgid_index: to.av.gid_index,
         sl: to.av.sl(),
@@ -186,7 +268,7 @@ pub(super) fn datagram_path(hca: &Hca, qpn: Qpn, to: &Datagram) -> Result<Path> 
 /// The connection that the attributes of QP `qpn` describe.
 pub(super) fn connection(hca: &Hca, qpn: Qpn, attr: &QpAttr) -> Result<Connection> {
     let path = connected_path(hca, qpn, attr.dest_qp_num, &attr.ah_attr)?;
-    let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
+    let mtu = defined(What::PathMtu, attr.path_mtu)?;
     Ok(Connection::new(path, attr.dest_qp_num, mtu))
 }
 

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP as people are told of it: the saved state of its sides, what they wait for, and why work
+//! A QP as people are told of it: the saved state of its halves, what they wait for, and why work
 //! does not go on.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use roce::rc::RNR_RETRY_FOREVER;
 use roce::saved::{Epoch, NONE};
+use scheduler::{Flow, FlowKey};
 use serde::Serialize;
 use virtio_rdma_abi::ib::QpState;
 use virtio_rdma_abi::number::{Qpn, Srqn};
 
-use super::saved::{RecvMachine, RecvState, SendMachine, SendState, UnderWay};
-use super::send::Stopped;
-use super::{Qp, Requester};
-use crate::direct::{TransferState, ANSWER, PAUSE};
+use super::requester::{RequesterMachine, Stopped};
+use super::saved::{
+    RequesterMachineState, RequesterState, ResponderMachineState, ResponderState, UnderWay,
+};
+use super::Qp;
+use crate::direct::{DirectRoute, RouteEnd, Transfer, TransferState, ANSWER, PAUSE};
 use crate::memory::QueueView;
-use crate::runtime::{Flow, FlowKey};
 use crate::status::QpStatus;
 use crate::Hca;
 
@@ -27,59 +28,65 @@ use crate::Hca;
 pub struct QpDetails {
     /// Number of the worker for which the QP becomes ready.
     worker: Option<usize>,
-    /// Why the QP's work does not go on; `None` if it has no work, or is in a turn.
+    /// Why the QP's work does not proceed; `None` if it has no work, or is in a turn.
     pub why: Option<String>,
-    /// The send side; `None` while a turn uses it.
-    send: Option<SendDetails>,
-    /// The receive side; `None` while a turn uses it.
-    recv: Option<RecvDetails>,
+    /// The requester; `None` while a turn uses it.
+    send: Option<RequesterDetails>,
+    /// The responder; `None` while a turn uses it.
+    recv: Option<ResponderDetails>,
 }
 
-/// The state of a send side.
+/// The state of a requester.
 #[derive(Debug, Serialize)]
-struct SendDetails {
+struct RequesterDetails {
     /// Number of work requests that are posted and not fetched.
     posted: u32,
-    /// Causes of the side's next turn.
+    /// Causes of the next turn.
     waits_for: Vec<&'static str>,
     /// Time since the QP's last turn began.
-    waits_since: Option<u64>,
+    since_last_turn: Option<u64>,
     /// Number of packets that may be unacknowledged.
     window: Option<u64>,
     /// Time for which a rate limit holds the QP back.
     paced: Option<u64>,
-    state: SendState,
+    state: RequesterState,
 }
 
-/// The state of a receive side.
+/// The state of a responder.
 #[derive(Debug, Serialize)]
-struct RecvDetails {
+struct ResponderDetails {
     /// Number of receives that are posted and not fetched.
     posted: u32,
     /// The SRQ from which the QP takes its receives.
     srq: Option<u32>,
-    /// Causes of the side's next turn.
+    /// Number of completions in the QP's CQ that the driver has not polled; `None` if its position
+    /// is invalid.
+    unpolled: Option<u32>,
+    /// Causes of the next turn.
     waits_for: Vec<&'static str>,
-    state: RecvState,
+    state: ResponderState,
 }
 
 impl Hca {
     /// The status of each QP, in the order of their numbers.
     pub fn qp_status(&self) -> Vec<QpStatus> {
-        self.qps.iter().filter_map(|qp| qp_status(&qp)).collect()
+        self.objects
+            .qps
+            .iter()
+            .filter_map(|qp| qp_status(&qp))
+            .collect()
     }
 
-    /// The state of QP `qpn` with the causes for which it waits. Waits for the end of a turn.
-    pub fn qp_details(&self, qpn: Qpn) -> Option<(QpStatus, QpDetails)> {
-        let qp = self.qps.get(qpn)?;
-        Some((qp_status(&qp)?, qp.details(self, true)))
+    /// The numbers of all QPs, in order.
+    pub fn qpns(&self) -> Vec<Qpn> {
+        self.objects.qps.iter().map(|qp| qp.number).collect()
     }
 
-    /// Like [`qp_details`](Self::qp_details), of each QP. Waits for no turn: sides that are in a
-    /// turn are left out.
-    pub fn all_qp_details(&self) -> impl Iterator<Item = (QpStatus, QpDetails)> + '_ {
-        let details = |qp: Arc<Qp>| Some((qp_status(&qp)?, qp.details(self, false)));
-        self.qps.iter().filter_map(details)
+    /// The state of QP `qpn` with the causes for which it waits. Waits for the end of a turn, or
+    /// leaves out the halves that are in a turn.
+    pub fn qp_details(&self, qpn: Qpn, waits: bool) -> Option<(QpStatus, QpDetails)> {
+        let qp = self.objects.qps.get(qpn)?;
+        Some((qp_status(&qp)?, qp.details(self, waits)))
     }
 }
 
@@ -96,16 +103,16 @@ fn qp_status(qp: &Qp) -> Option<QpStatus> {
 }
 
 impl QpDetails {
-    /// Numbers that change if work of the QP goes on.
+    /// Numbers that change if work of the QP proceeds.
     pub fn progress(&self) -> [u64; 3] {
-        let Some(SendDetails { state, .. }) = &self.send else {
+        let Some(RequesterDetails { state, .. }) = &self.send else {
             return [0; 3];
         };
         let machine = match state.machine {
-            SendMachine::None => 0,
-            SendMachine::Rc(state) => state.una,
-            SendMachine::Uc(state) => state.next.into(),
-            SendMachine::Ud(next) => next.into(),
+            RequesterMachineState::None => 0,
+            RequesterMachineState::Rc(state) => state.una,
+            RequesterMachineState::Uc(state) => state.next.into(),
+            RequesterMachineState::Ud(next) => next.into(),
         };
         let copied = match state.under_way {
             UnderWay::Transfer(transfer) => transfer.done,
@@ -116,68 +123,90 @@ impl QpDetails {
 }
 
 impl Qp {
-    /// The state of the QP. If a turn uses a side, this waits for the turn's end, or leaves the
-    /// side out.
+    /// The state of the QP. If a turn uses a half, this waits for the turn's end, or leaves the
+    /// half out.
     pub(crate) fn details(&self, hca: &Hca, waits: bool) -> QpDetails {
         let now = hca.runtime().scheduler.clock.now();
         let epoch = Epoch::new(now);
         let view = hca.space.enter();
         let mut stopped = None;
+        let mut direct_peer = None;
         let send = match waits {
-            true => Some(self.send.lock()),
-            false => self.send.try_lock(),
+            true => Some(self.requester.lock()),
+            false => self.requester.try_lock(),
         };
-        let send = send.map(|side| {
-            stopped = side.stopped;
-            SendDetails {
-                posted: side
+        let send = send.map(|requester| {
+            stopped = requester.stopped;
+            direct_peer = requester.route.as_ref().and_then(DirectRoute::end);
+            RequesterDetails {
+                posted: requester
                     .io
                     .queue
                     .available(&QueueView::new(&self.init.sq, &view)),
-                waits_for: names(side.stopped, |stopped| stopped.send),
-                waits_since: side
+                waits_for: names(requester.stopped, |stopped| stopped.requester),
+                since_last_turn: requester
                     .stopped
                     .map(|stopped| nanos(now.saturating_duration_since(stopped.at))),
-                window: side.requester.as_ref().and_then(Requester::window),
-                paced: side
+                window: requester
+                    .machine
+                    .as_ref()
+                    .and_then(RequesterMachine::window),
+                paced: requester
                     .io
                     .paced
                     .map(|until| nanos(until.saturating_duration_since(now))),
-                state: SendState::of(&side, epoch),
+                state: RequesterState::of(&requester, epoch),
             }
         });
         let recv = match waits {
-            true => Some(self.recv.lock()),
-            false => self.recv.try_lock(),
+            true => Some(self.responder.lock()),
+            false => self.responder.try_lock(),
         };
-        let recv = recv.map(|side| RecvDetails {
+        let recv = recv.map(|responder| ResponderDetails {
             posted: match &self.init.srq {
                 Some(srq) => srq.posted(&view),
-                None => side
+                None => responder
                     .io
                     .queue
                     .available(&QueueView::new(&self.init.rq, &view)),
             },
             srq: self.init.srq.as_ref().map(|srq| Srqn::get(srq.number())),
-            waits_for: names(stopped, |stopped| stopped.recv),
-            state: RecvState::of(&side),
+            unpolled: self.init.recv_cq.unpolled(&view),
+            waits_for: names(stopped, |stopped| stopped.responder),
+            state: ResponderState::of(&responder),
         });
-        let not_sent = send
-            .as_ref()
-            .and_then(|send| self.why_not_sent(send, stopped));
+        let failed = hca
+            .failure()
+            .map(|why| format!("the device of its port has failed: {why}"));
+        let not_sent = || self.why_not_sent(send.as_ref()?, stopped);
+        let not_received = || {
+            let refuses = direct_peer.is_some_and(|peer| self.has_refused(hca, &peer));
+            why_not_received(recv.as_ref()?, refuses)
+        };
+        let why = not_sent().or_else(not_received);
         QpDetails {
             worker: hca.runtime().home(FlowKey {
                 port: hca.port(),
                 flow: Flow::of(self.number),
             }),
-            why: not_sent.or_else(|| recv.as_ref().and_then(why_not_received)),
+            why: why.map(|why| failed.unwrap_or(why)),
             send,
             recv,
         }
     }
 
-    /// Why the work of the send side does not go on.
-    fn why_not_sent(&self, send: &SendDetails, stopped: Option<Stopped>) -> Option<String> {
+    /// Whether the requester of the peer, on the direct path, waits for a receive of this QP. If a
+    /// turn uses the requester, it does not wait.
+    fn has_refused(&self, hca: &Hca, peer: &RouteEnd) -> bool {
+        let Some(requester) = peer.qp.requester.try_lock() else {
+            return false;
+        };
+        peer.qp.summary.direct_peer() == Some(hca.key(self.number))
+            && requester.transfer.as_ref().is_some_and(Transfer::is_paused)
+    }
+
+    /// Why the work of the requester does not go on.
+    fn why_not_sent(&self, send: &RequesterDetails, stopped: Option<Stopped>) -> Option<String> {
         let (posted, state) = (send.posted, &send.state);
         let begun = state.queue.outstanding();
         if state.broken != 0 {
@@ -194,10 +223,14 @@ impl Qp {
         if let Some(left) = send.paced {
             return Some(format!("a rate limit holds it back for {}", time(left)));
         }
-        if stopped.is_some_and(|stopped| stopped.send.is_for_frames()) {
-            return Some("the port has no room for its frames".into());
+        if stopped.is_some_and(|stopped| stopped.requester.is_for_frames()) {
+            let waited = send.since_last_turn.unwrap_or_default();
+            return Some(format!(
+                "the port has had no room for its frames for {}",
+                time(waited)
+            ));
         }
-        if let SendMachine::Rc(state) = &state.machine {
+        if let RequesterMachineState::Rc(state) = &state.machine {
             let unacknowledged = state.next - state.una;
             let psn = (u64::from(state.sq_psn) + state.una) & 0xff_ffff;
             if state.rnr_deadline != NONE {
@@ -218,19 +251,23 @@ impl Qp {
                 ));
             }
         }
-        if posted > 0 && stopped.is_some_and(|stopped| stopped.send.is_for_doorbell()) {
-            return Some(format!(
-                "{posted} work requests are posted, but their doorbell has not come"
-            ));
+        if posted > 0 && stopped.is_some_and(|stopped| stopped.requester.is_for_doorbell()) {
+            return Some(match posted {
+                1 => "1 work request is posted, but its doorbell has not come".into(),
+                _ => format!("{posted} work requests are posted, but their doorbell has not come"),
+            });
         }
         match self.state()? {
             QpState::Rts => Some("its next turn has not come".into()),
-            state => Some(format!("it sends only in RTS, and is in {state:?}")),
+            state => {
+                let state = state.c_name().to_string_lossy();
+                Some(format!("it sends only in RTS, and is in {state}"))
+            }
         }
     }
 }
 
-/// Why a transfer on the direct path does not go on.
+/// Why a transfer on the direct path does not proceed.
 fn why_not_copied(transfer: &TransferState) -> Option<String> {
     match transfer.wait {
         PAUSE => Some(not_ready(transfer.deadline, transfer.rnr_retries)),
@@ -244,14 +281,25 @@ fn why_not_copied(transfer: &TransferState) -> Option<String> {
     }
 }
 
-/// Why a message of the peer is not received.
-fn why_not_received(recv: &RecvDetails) -> Option<String> {
-    let RecvMachine::Rc(responder) = &recv.state.machine else {
+/// Why a message of the peer is not received. `refuses` is whether the peer has been refused on the
+/// direct path.
+fn why_not_received(recv: &ResponderDetails, refuses: bool) -> Option<String> {
+    let ResponderMachineState::Rc(responder) = &recv.state.machine else {
         return None;
     };
-    (responder.awaiting != 0 && recv.posted == 0).then(|| match recv.srq {
-        Some(srq) => format!("a request of its peer waits: SRQ {srq} has no receive"),
-        None => "a request of its peer waits: no receive is posted".into(),
+    if recv.posted != 0 || responder.awaiting == 0 && !refuses {
+        return None;
+    }
+    let lacks = match recv.srq {
+        Some(srq) => format!("SRQ {srq} has no receive"),
+        None => "no receive is posted".into(),
+    };
+    Some(match recv.unpolled {
+        Some(unpolled) if unpolled > 0 => format!(
+            "a request of its peer waits: {lacks}, and {unpolled} completions of its CQ are not \
+             polled"
+        ),
+        _ => format!("a request of its peer waits: {lacks}"),
     })
 }
 
@@ -279,7 +327,7 @@ fn end(deadline: u64) -> String {
     }
 }
 
-/// The names of the callers that `of` selects.
+/// The names of the causes that `of` selects.
 fn names(
     stopped: Option<Stopped>,
     of: impl Fn(Stopped) -> crate::turn::Parked,

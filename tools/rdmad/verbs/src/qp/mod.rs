@@ -3,65 +3,64 @@
 //! Queue pairs.
 //!
 //! [`modify`] executes the commands that change a QP: [`state`] checks transitions and [`attr`]
-//! attributes. [`summary`] is the part of a QP that is read without locks, and [`remote_qp`]
-//! identifies its peer. [`send`] and [`recv`] are the sides of a QP, with their rings; [`service`]
-//! wraps the protocol machines of the transport services. [`serve`] executes a QP's turns.
-//! [`saved`] describes the state of the sides, and [`details`] tells it to people.
+//! attributes. [`remote_qp`] identifies the peer. A QP has two halves, each with its queue: its
+//! [`requester`] and its [`responder`]. [`serve`] gives both their turn. [`saved`] describes their
+//! state, and [`details`] tells it to people.
 
 mod attr;
-mod counter_set;
 mod details;
 mod modify;
-mod recv;
 mod remote_qp;
+mod requester;
+mod responder;
 mod saved;
-mod send;
 mod serve;
-mod service;
 mod state;
-mod summary;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, ChargedList, MemoryBudget};
+use roce::work::{status, WcResult};
+use scheduler::shared::{Mutex, MutexGuard};
+use scheduler::{Exclusive, QpKey};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
-use virtio_rdma_abi::number::{MwNumber, Qpn};
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, PORT};
+use virtio_rdma_abi::number::{CounterSetNumber, MwNumber, PortId, Qpn};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::config::BOOKKEEPING;
 use crate::counter_sets::Binding;
+use crate::counters::Counter;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventSource, QP_EVENTS};
 use crate::memory::{number_of, KeyFault, KeyUser, MwBind, QueueMem, VirtqueueMem};
 use crate::pd::PdUse;
-use crate::runtime::Exclusive;
-use crate::shared::{Mutex, MutexGuard};
 use crate::srq::Srq;
+use crate::status::{DataPath, PeerStatus};
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Hca;
 
 pub use details::QpDetails;
 pub(crate) use modify::ForCommand;
-pub(crate) use recv::{RecvIo, RecvSide, RecvTurn};
 pub(crate) use remote_qp::RemoteQp;
-pub(crate) use send::{solicits, SendIo, SendSide, SendTurn};
-pub(crate) use service::{ForAnswer, ForRequest, Requester, Responder};
-pub(crate) use summary::Summary;
+pub(crate) use requester::{
+    solicits, ForAnswer, Requester, RequesterIo, RequesterMachine, RequesterTurn,
+};
+pub(crate) use responder::{ForRequest, Responder, ResponderIo, ResponderMachine, ResponderTurn};
 
 /// A queue pair.
 ///
-/// Each side has its own lock, so packets of both directions of a connection are processed in
-/// parallel. On the direct path a worker holds the locks of the QP's send side and of the peer's
-/// receive side. [`Hca`] describes the lock order.
+/// Requester and responder have a lock each, so packets of both directions of a connection are
+/// processed in parallel. On the direct path a worker holds the locks of the QP's requester and of
+/// the peer's responder. [`Hca`] describes the lock order.
 ///
-/// The state is written under the lock of a side: MODIFY_QP holds both locks, and a failure is
-/// recorded under the lock of the side that fails.
+/// The state is written under one of these locks: MODIFY_QP holds both, and a failure is recorded
+/// under the lock of the half that fails.
 #[derive(Debug)]
 pub(crate) struct Qp {
     /// QPN of the QP.
@@ -78,7 +77,7 @@ pub(crate) struct Qp {
     /// QP's doorbell.
     request_response: AtomicBool,
     /// Whether the QP has waited for room for responses and may book before QPs that still wait.
-    pub preferred: AtomicBool,
+    preferred: AtomicBool,
     /// Whether a worker serves the QP, and whether the QP became ready meanwhile.
     serving: Exclusive,
     /// Properties that other threads may read at any time, without a lock.
@@ -87,8 +86,8 @@ pub(crate) struct Qp {
     pub counter_set: Binding,
     /// Numbers of the type 2 windows that are tied to the QP.
     windows: Mutex<BTreeSet<MwNumber>>,
-    send: Mutex<SendSide>,
-    recv: Mutex<RecvSide>,
+    requester: Mutex<Requester>,
+    responder: Mutex<Responder>,
     _charge: Charge,
 }
 
@@ -98,7 +97,6 @@ const DESTROYED: u8 = u8::MAX;
 /// Properties of a QP that are fixed at creation.
 #[derive(Debug)]
 pub(crate) struct QpInit {
-    /// Type of the QP.
     pub qp_type: QpType,
     /// Whether the QP belongs to a process, not to the guest's kernel.
     pub user: bool,
@@ -152,8 +150,8 @@ impl Qp {
             summary: Summary::default(),
             counter_set: Binding::default(),
             windows: Mutex::default(),
-            send: Mutex::new(SendSide::new(&init.sq, snapshots)),
-            recv: Mutex::new(RecvSide::new(&init.rq, buffer)),
+            requester: Mutex::new(Requester::new(&init.sq, snapshots)),
+            responder: Mutex::new(Responder::new(&init.rq, buffer)),
             init,
             _charge: charge,
         })
@@ -168,6 +166,12 @@ impl Qp {
     /// Lets the QP book responses before QPs that still wait for room.
     pub(crate) fn comes_next(&self) {
         self.preferred.store(true, Ordering::Release);
+    }
+
+    /// Whether the QP may book responses before QPs that still wait: true only once each time that
+    /// it [comes next](Self::comes_next).
+    pub(crate) fn take_precedence(&self) -> bool {
+        self.preferred.swap(false, Ordering::AcqRel)
     }
 
     /// Whether the QP is connected to one peer (RC or UC).
@@ -200,16 +204,45 @@ impl Qp {
         }
     }
 
+    /// Adds `n` to a counter of the QP's counter set, or of the port if the QP has none.
+    #[inline]
+    pub(crate) fn count(&self, hca: &Hca, counter: Counter, n: u64) {
+        let set = self.counter_set.get();
+        if set == CounterSetNumber::NONE || !hca.objects.counter_sets.add(set, counter, n) {
+            hca.counters.add(counter, n);
+        }
+    }
+
+    /// Binds the QP to a counter set, or unbinds it. On return no turn counts events of the QP in
+    /// its former counter set. Refused if the counter set does not exist.
+    pub(crate) fn bind_counter_set(&self, hca: &Hca, number: CounterSetNumber) -> Result<()> {
+        let sets = &hca.objects.counter_sets;
+        if number != CounterSetNumber::NONE {
+            sets.attach(number)?;
+        }
+        let former = self.counter_set.replace(number);
+        // Turns that began before may still count in the former set.
+        hca.runtime().scheduler.quiesce.synchronize();
+        sets.detach(former);
+        Ok(())
+    }
+
+    /// Unbinds the QP, which has no turns any more, from its counter set.
+    pub(crate) fn leave_counter_set(&self, hca: &Hca) {
+        let former = self.counter_set.replace(CounterSetNumber::NONE);
+        hca.objects.counter_sets.detach(former);
+    }
+
     /// Invalidates a key of this device, as requested by a work request of the QP or of its peer.
     pub(crate) fn invalidate(&self, hca: &Hca, key: u32) -> std::result::Result<(), KeyFault> {
-        hca.mrs.invalidate(key, self.key_user())?;
+        hca.objects.mrs.invalidate(key, self.key_user())?;
         self.forget_window(number_of(key));
         Ok(())
     }
 
     /// Executes a BIND_MW: binds a window to a part of the MR that `lkey` names.
     fn bind(&self, hca: &Hca, lkey: u32, wanted: &MwBind) -> std::result::Result<(), KeyFault> {
-        if let Some(number) = hca.mrs.bind(self.key_user(), lkey, wanted)? {
+        if let Some(number) = hca.objects.mrs.bind(self.key_user(), lkey, wanted)? {
             self.windows.lock().insert(number);
         }
         Ok(())
@@ -218,7 +251,7 @@ impl Qp {
     /// Unbinds the windows tied to the QP, which is destroyed and has no turns any more.
     pub(crate) fn unbind_windows(&self, hca: &Hca) {
         for number in std::mem::take(&mut *self.windows.lock()) {
-            hca.mrs.windows().unbind_for(number, self.number);
+            hca.objects.mrs.windows().unbind_for(number, self.number);
         }
     }
 
@@ -227,14 +260,14 @@ impl Qp {
         self.windows.lock().remove(&number);
     }
 
-    /// Locks the send side.
-    pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendSide> {
-        self.send.lock()
+    /// Locks the requester.
+    pub(crate) fn lock_requester(&self) -> MutexGuard<'_, Requester> {
+        self.requester.lock()
     }
 
-    /// Locks the receive side.
-    pub(crate) fn lock_recv(&self) -> MutexGuard<'_, RecvSide> {
-        self.recv.lock()
+    /// Locks the responder.
+    pub(crate) fn lock_responder(&self) -> MutexGuard<'_, Responder> {
+        self.responder.lock()
     }
 
     /// Whether the driver lately posted single work requests to the QP rather than a stream of
@@ -255,7 +288,7 @@ impl Qp {
     }
 
     /// Takes the QP to ERR after an error, and raises `event` unless a completion reports the
-    /// error. The QP's next turn flushes its queues. The caller holds the lock of the side that
+    /// error. The QP's next turn flushes its queues. The caller holds the lock of the half that
     /// failed.
     pub(crate) fn fail(&self, hca: &Hca, event: Option<AsyncEvent>) {
         self.leave(hca, QpState::Err, event, |state| {
@@ -265,7 +298,7 @@ impl Qp {
 
     /// Handles a send work request that completed in error. A QP of a reliable connection goes to
     /// ERR. Another QP goes to SQE, a state in which it still receives. The QP's next turn flushes
-    /// the remaining work requests. The caller holds the lock of the send side.
+    /// the remaining work requests. The caller holds the lock of the requester.
     pub(crate) fn fail_send(&self, hca: &Hca) {
         if self.init.qp_type == QpType::Rc {
             return self.fail(hca, None);
@@ -293,6 +326,7 @@ impl Qp {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, leaving)
             .is_ok();
         if left {
+            self.note_failure(hca, to.value());
             if let Some(event) = event {
                 self.raise(hca, event);
             }
@@ -300,9 +334,10 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a side, and has checked under
+    /// Raises an asynchronous event. The caller holds the lock of a half, and has checked under
     /// this lock that the QP is not destroyed.
     fn raise(&self, hca: &Hca, event: AsyncEvent) {
+        hca.note_raised(self.number.get(), event, self.init.cookie);
         hca.events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
@@ -322,12 +357,12 @@ impl Qp {
     pub(crate) fn destroy(&self, hca: &Hca) {
         {
             let view = hca.space.enter();
-            let mut send = self.send.lock();
-            let mut recv = self.recv.lock();
-            self.acknowledge_last(hca, &view, &mut recv);
+            let mut requester = self.requester.lock();
+            let mut responder = self.responder.lock();
+            self.acknowledge_last(hca, &view, &mut responder);
             self.state.store(DESTROYED, Ordering::Release);
-            send.disarm(hca, self.number);
-            recv.put_back(self);
+            requester.disarm(hca, self.number);
+            responder.put_back(self);
         }
         self.init.send_cq.users.detach(self.number);
         self.init.recv_cq.users.detach(self.number);
@@ -338,15 +373,70 @@ impl Qp {
             .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
     }
 
-    /// Makes a CQE with this QP's number.
-    fn cqe(&self, wr_id: u64, status: WcStatus, opcode: u8) -> Cqe {
+    /// Makes the CQE of a work request of this QP. The reason for an error is its vendor error.
+    fn cqe(&self, wr_id: u64, result: WcResult, opcode: u8) -> Cqe {
         Cqe {
             wr_id,
-            status: status.value(),
+            status: status(result).value(),
             opcode,
+            vendor_err: result.err().map_or(0, |fault| fault.reason.value().into()),
             qp_num: self.number,
             port_num: PORT,
             ..Cqe::ZERO
         }
+    }
+}
+
+/// Copies of properties of requester and responder, which can be read without their locks, so
+/// readers do not delay workers. The copies are not updated at the same instant.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    /// QPN of the peer of a connection; 0 for none.
+    peer: AtomicU32,
+    /// Port of the peer if the connection uses the direct path, else 0.
+    port: AtomicU32,
+    /// Rate limit in kb/s; 0 for none.
+    rate: AtomicU32,
+}
+
+impl Summary {
+    /// Records the peer of a connection, and its port if the connection uses the direct path.
+    fn set_peer(&self, peer: Option<Qpn>, port: Option<PortId>) {
+        self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
+        self.port
+            .store(port.map_or(0, PortId::get), Ordering::Relaxed);
+    }
+
+    /// Records the rate limit in kb/s, or 0 for none.
+    fn set_rate(&self, rate: u32) {
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    /// The peer of a connection, and the path to it.
+    pub(crate) fn peer(&self) -> Option<PeerStatus> {
+        let qpn = self.peer.load(Ordering::Relaxed);
+        let path = match self.port.load(Ordering::Relaxed) {
+            0 => DataPath::Wire,
+            _ => DataPath::Direct,
+        };
+        (qpn != 0).then_some(PeerStatus {
+            qpn: Qpn::new(qpn),
+            path,
+        })
+    }
+
+    /// The peer, if the connection uses the direct path.
+    pub(crate) fn direct_peer(&self) -> Option<QpKey> {
+        let port = self.port.load(Ordering::Relaxed);
+        let qpn = self.peer.load(Ordering::Relaxed);
+        (port != 0 && qpn != 0).then_some(QpKey {
+            port: PortId::new(port),
+            qpn: Qpn::new(qpn),
+        })
+    }
+
+    /// Rate limit in kb/s; 0 for none.
+    pub(crate) fn rate(&self) -> u32 {
+        self.rate.load(Ordering::Relaxed)
     }
 }

@@ -4,18 +4,22 @@
 
 use std::sync::atomic::Ordering;
 
+use recorder::Kind;
 use roce::{rc, ud, Connection};
+use scheduler::Flow;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
-use super::send::{Pacer, RateLimitAttr};
+use super::requester::{Pacer, RateLimitAttr};
 use super::serve::FLUSH_LIMIT;
-use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
+use super::{
+    attr, state, Qp, Requester, RequesterMachine, RequesterTurn, Responder, ResponderMachine,
+    ResponderTurn,
+};
 use crate::config::MAX_BURST;
 use crate::direct::DirectRoute;
-use crate::error::{require, Errno, Result};
-use crate::runtime::Flow;
+use crate::error::{at_most, defined, exactly, no_such, require, Reason, Result, What};
 use crate::status::DataPath;
 use crate::turn::Parked;
 use crate::wqe::PostedRecv;
@@ -25,8 +29,8 @@ use crate::Hca;
 struct Connected {
     connection: Connection,
     route: Option<DirectRoute>,
-    /// A new requester, if the QP goes to RTS from RTR or SQE.
-    requester: Option<Requester>,
+    /// The machine of the new requester, if the QP goes to RTS from RTR or SQE.
+    machine: Option<RequesterMachine>,
 }
 
 /// A transition of the QP's state.
@@ -42,7 +46,7 @@ struct Step {
 pub(crate) struct ForCommand(());
 
 impl Qp {
-    /// Parks a side that has nothing to do in the current state.
+    /// Parks a half of the QP that has nothing to do in the current state.
     pub(super) fn await_command(&self) -> Parked {
         debug_assert_ne!(self.state(), Some(QpState::Rts), "QP {}", self.number);
         ForCommand(()).into()
@@ -51,14 +55,14 @@ impl Qp {
     /// Executes MODIFY_QP: all of it, or nothing if it fails.
     pub(crate) fn modify(&self, hca: &Hca, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
         self.flush_sqe(hca);
-        let mut send = self.send.lock();
-        let mut recv = self.recv.lock();
-        let current = self.state().ok_or(Errno::INVAL)?;
+        let mut requester = self.requester.lock();
+        let mut responder = self.responder.lock();
+        let current = self.state().ok_or(no_such(What::Qpn, self.number))?;
         if mask.contains(QpAttrMask::CUR_STATE) {
-            require(new.cur_qp_state == current.value())?;
+            exactly(What::CurQpState, new.cur_qp_state, current.value())?;
         }
         let next = if mask.contains(QpAttrMask::STATE) {
-            QpState::try_from(new.qp_state).map_err(|_| Errno::INVAL)?
+            defined(What::QpState, new.qp_state)?
         } else {
             current
         };
@@ -67,15 +71,16 @@ impl Qp {
         attr::validate(hca, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {
             // Work requests in progress use the attributes (IBTA 10.3.1.5).
-            require(send.is_drained())?;
+            let qpn = self.number.get();
+            require(requester.is_drained(), Reason::NotDrained, What::Qpn, qpn)?;
         }
         if !matches!(next, QpState::Reset | QpState::Err) {
             // If a step of this branch fails, the QP is unchanged.
-            let mut attributes = send.attr;
+            let mut attributes = requester.attr;
             attr::merge(&mut attributes, mask, new);
             // The GSI QP's transitions do not set the port.
             attributes.port_num = PORT;
-            let connection = match &send.connection {
+            let connection = match &requester.connection {
                 _ if !self.is_connected() || next == QpState::Init => None,
                 // The path is kept rather than made again: the driver may have removed the source
                 // GID of the path from the GID table meanwhile.
@@ -85,30 +90,36 @@ impl Qp {
             let step = Step { current, next };
             let connected = connection
                 .map(|connection| {
-                    self.charge_answers(hca, &mut recv, &attributes, next)?;
-                    self.prepare(hca, &mut send, connection, &attributes, step)
+                    self.charge_answers(hca, &mut responder, &attributes, next)?;
+                    self.prepare(hca, &mut requester, connection, &attributes, step)
                 })
                 .transpose()?;
             if current == QpState::Sqe {
-                self.leave_sqe(hca, &mut send);
+                self.leave_sqe(hca, &mut requester);
             }
             match connected {
-                Some(connected) => self.connect(&mut send, &mut recv, connected, &attributes, next),
-                None => self.open(hca, &mut send, &mut recv, &attributes, step),
+                Some(connected) => {
+                    self.connect(&mut requester, &mut responder, connected, &attributes, next)
+                }
+                None => self.open(hca, &mut requester, &mut responder, &attributes, step),
             }
             if next == QpState::Sqd {
-                send.drained &= current == QpState::Sqd;
+                requester.drained &= current == QpState::Sqd;
             }
-            send.attr = attributes;
+            requester.attr = attributes;
             if mask.contains(QpAttrMask::RATE_LIMIT) {
-                self.pace(hca, &mut send, 0, 0);
+                self.pace(hca, &mut requester, 0, 0);
             }
         } else if next == QpState::Reset {
-            self.clear(hca, &mut send, &mut recv);
+            self.clear(hca, &mut requester, &mut responder);
         }
         self.state.store(next.value(), Ordering::Release);
+        if next != current {
+            let (to, from) = (next.value().into(), current.value().into());
+            self.note(hca, Kind::Modified, to, from);
+        }
         self.assign_worker(hca);
-        if let Some(route) = &send.route {
+        if let Some(route) = &requester.route {
             route.request_turn();
         }
         hca.qp_ready(self.number);
@@ -125,10 +136,10 @@ impl Qp {
         let flow = Flow::of(self.number);
         let home = match hca.direct_peer_of(flow) {
             Some(peer) => hca.runtime().home(peer),
-            None => Some(hca.flows().home(Flow::FRAMES)),
+            None => Some(hca.flows.port.home(Flow::FRAMES)),
         };
         if let Some(home) = home {
-            hca.flows().set_home(flow, home);
+            hca.flows.port.set_home(flow, home);
         }
     }
 
@@ -140,49 +151,56 @@ impl Qp {
         burst: u32,
         packet: u16,
     ) -> Result<()> {
-        let mut send = self.send.lock();
+        let mut requester = self.requester.lock();
         // Management packets are not rate limited.
-        require(self.init.qp_type != QpType::Gsi)?;
-        require(matches!(self.state(), Some(QpState::Rts | QpState::Sqd)))?;
+        let qp_type = self.init.qp_type;
+        let has_rate = qp_type != QpType::Gsi;
+        require(has_rate, Reason::Unsuitable, What::QpType, qp_type.value())?;
+        let state = self.state().ok_or(no_such(What::Qpn, self.number))?;
+        let sends = matches!(state, QpState::Rts | QpState::Sqd);
+        require(sends, Reason::Unsuitable, What::QpState, state.value())?;
         attr::validate_rate(rate)?;
-        // Without a rate limit, burst and packet length must be 0.
-        require(burst <= MAX_BURST && (rate != 0 || (burst, packet) == (0, 0)))?;
-        send.attr.rate_limit = rate;
-        self.pace(hca, &mut send, burst, packet);
+        at_most(What::MaxBurstSize, burst, MAX_BURST)?;
+        if rate == 0 {
+            exactly(What::MaxBurstSize, burst, 0u8)?;
+            exactly(What::TypicalPacketSize, packet, 0u8)?;
+        }
+        requester.attr.rate_limit = rate;
+        self.pace(hca, &mut requester, burst, packet);
         hca.qp_ready(self.number);
         Ok(())
     }
 
-    /// Sets the QP's token bucket to the rate limit in `send.attr`. `burst` and `packet` are
+    /// Sets the QP's token bucket to the rate limit in `requester.attr`. `burst` and `packet` are
     /// lengths in bytes, or 0 for the defaults.
-    fn pace(&self, hca: &Hca, send: &mut SendSide, burst: u32, packet: u16) {
+    fn pace(&self, hca: &Hca, requester: &mut Requester, burst: u32, packet: u16) {
         let now = hca.runtime().scheduler.clock.now();
         let limit = RateLimitAttr {
-            rate: send.attr.rate_limit,
+            rate: requester.attr.rate_limit,
             burst,
             packet: match packet {
                 0 => hca.path_mtu().bytes(),
                 given => given.into(),
             },
         };
-        match &mut send.io.pacer {
-            _ if limit.rate == 0 => send.io.pacer = None,
+        match &mut requester.io.pacer {
+            _ if limit.rate == 0 => requester.io.pacer = None,
             Some(pacer) => pacer.change(limit, now),
-            None => send.io.pacer = Some(Pacer::new(limit, now)),
+            None => requester.io.pacer = Some(Pacer::new(limit, now)),
         }
         self.summary.set_rate(limit.rate);
     }
 
     /// Executes QUERY_QP.
     pub(crate) fn query(&self) -> Result<QpAttr> {
-        let send = self.send.lock();
-        let state = self.state().ok_or(Errno::INVAL)?;
+        let requester = self.requester.lock();
+        let state = self.state().ok_or(no_such(What::Qpn, self.number))?;
         Ok(QpAttr {
             qp_state: state.value(),
             cur_qp_state: state.value(),
-            sq_draining: u8::from(state == QpState::Sqd && !send.is_drained()),
+            sq_draining: u8::from(state == QpState::Sqd && !requester.is_drained()),
             cap: self.init.cap,
-            ..send.attr
+            ..requester.attr
         })
     }
 
@@ -191,13 +209,14 @@ impl Qp {
     fn charge_answers(
         &self,
         hca: &Hca,
-        recv: &mut RecvSide,
+        responder: &mut Responder,
         attr: &QpAttr,
         next: QpState,
     ) -> Result<()> {
-        if self.init.qp_type == QpType::Rc && (next == QpState::Rtr || recv.responder.is_some()) {
+        if self.init.qp_type == QpType::Rc && (next == QpState::Rtr || responder.machine.is_some())
+        {
             let bytes = rc::Responder::<PostedRecv>::queues(attr.max_dest_rd_atomic);
-            recv.charge_answers(hca.budget(), bytes as u64)?;
+            responder.charge_answers(hca.budget(), bytes as u64)?;
         }
         Ok(())
     }
@@ -207,41 +226,41 @@ impl Qp {
     fn prepare(
         &self,
         hca: &Hca,
-        send: &mut SendSide,
+        requester: &mut Requester,
         connection: Connection,
         attr: &QpAttr,
         Step { current, next }: Step,
     ) -> Result<Connected> {
         let budget = hca.budget();
-        let sq_psn = match (current, next, &send.requester) {
+        let sq_psn = match (current, next, &requester.machine) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
             // The first PSN is the next PSN of the old requester, which the failed work request
             // has stopped.
             (QpState::Sqe, QpState::Rts, Some(old)) => Some(old.next_psn().value()),
             _ => None,
         };
-        let mut requester = sq_psn.map(|sq_psn| {
+        let mut machine = sq_psn.map(|sq_psn| {
             let attr = QpAttr { sq_psn, ..*attr };
-            Requester::new(self.init.qp_type, connection.clone(), &attr)
+            RequesterMachine::new(self.init.qp_type, connection.clone(), &attr)
         });
         let route = DirectRoute::find(hca, self.number, &connection);
         if route.is_none() {
-            if let Some(packets) = requester.as_mut().or(send.requester.as_mut()) {
-                send.io.make_room(budget, packets)?;
+            if let Some(packets) = machine.as_mut().or(requester.machine.as_mut()) {
+                requester.io.make_room(budget, packets)?;
             }
         }
         Ok(Connected {
             connection,
             route,
-            requester,
+            machine,
         })
     }
 
     /// Applies new attributes to the connection.
     fn connect(
         &self,
-        send: &mut SendSide,
-        recv: &mut RecvSide,
+        requester: &mut Requester,
+        responder: &mut Responder,
         connected: Connected,
         attr: &QpAttr,
         next: QpState,
@@ -249,50 +268,50 @@ impl Qp {
         let Connected {
             connection,
             route,
-            requester,
+            machine,
         } = connected;
         if next == QpState::Rtr {
-            let responder = Responder::connected(self.init.qp_type, connection.clone(), attr);
-            recv.start(responder);
-        } else if let Some(responder) = &mut recv.responder {
-            responder.update(attr, connection.path);
+            let machine = ResponderMachine::connected(self.init.qp_type, connection.clone(), attr);
+            responder.start(machine);
+        } else if let Some(machine) = &mut responder.machine {
+            machine.update(attr, connection.path);
         }
         let path = match &route {
             Some(_) => DataPath::Direct,
             None => DataPath::Wire,
         };
-        recv.set_peer(&connection, path);
-        match (requester, &mut send.requester) {
+        responder.set_peer(&connection, path);
+        match (machine, &mut requester.machine) {
             (Some(new), _) => {
-                send.requester = Some(new);
-                recv.set_established();
+                requester.machine = Some(new);
+                responder.set_established();
             }
-            (None, Some(requester)) => requester.update(attr, connection.path),
+            (None, Some(machine)) => machine.update(attr, connection.path),
             (None, None) => {}
         }
         self.summary.set_peer(
             Some(connection.dest_qpn),
             route.as_ref().map(DirectRoute::port),
         );
-        send.connection = Some(connection);
-        send.route = route;
+        requester.connection = Some(connection);
+        requester.route = route;
     }
 
     /// Applies new attributes to a UD or GSI QP, or to a QP that is not connected yet.
     fn open(
         &self,
         hca: &Hca,
-        send: &mut SendSide,
-        recv: &mut RecvSide,
+        requester: &mut Requester,
+        responder: &mut Responder,
         attr: &QpAttr,
         Step { current, next }: Step,
     ) {
-        recv.qkey = attr.qkey;
+        responder.qkey = attr.qkey;
         match (current, next) {
-            (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default())),
+            (_, QpState::Rtr) => responder.start(ResponderMachine::Ud(ud::Receiver::default())),
             (QpState::Rtr, QpState::Rts) => {
                 let mtu = hca.config().path_mtu();
-                send.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));
+                requester.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));
             }
             _ => {}
         }
@@ -303,17 +322,17 @@ impl Qp {
     fn flush_sqe(&self, hca: &Hca) {
         let mut left = None;
         loop {
-            let mut send = self.send.lock();
+            let mut requester = self.requester.lock();
             if self.state() != Some(QpState::Sqe) {
                 return;
             }
             let view = hca.space.enter();
             let budget = hca.turn_budget();
-            let turn = SendTurn::new(self, hca, &view, &budget);
-            let left = left.get_or_insert(send.io.queue.available(&turn.queue) as usize);
+            let turn = RequesterTurn::new(self, hca, &view, &budget);
+            let left = left.get_or_insert(requester.io.queue.available(&turn.queue) as usize);
             let now = FLUSH_LIMIT.min(*left);
             *left -= now;
-            if !turn.flush(&mut send, now).is_again() || *left == 0 {
+            if !turn.flush(&mut requester, now).is_again() || *left == 0 {
                 return;
             }
         }
@@ -321,27 +340,27 @@ impl Qp {
 
     /// Completes the work requests that were in progress when the QP went to SQE. Work requests
     /// that are not yet fetched stay in the SQ, to be executed in RTS.
-    fn leave_sqe(&self, hca: &Hca, send: &mut SendSide) {
+    fn leave_sqe(&self, hca: &Hca, requester: &mut Requester) {
         let view = hca.space.enter();
         let budget = hca.turn_budget();
-        let _ = SendTurn::new(self, hca, &view, &budget).flush(send, 0);
+        let _ = RequesterTurn::new(self, hca, &view, &budget).flush(requester, 0);
     }
 
     /// Empties the queues and drops the connection, for a QP that goes to RESET.
-    fn clear(&self, hca: &Hca, send: &mut SendSide, recv: &mut RecvSide) {
+    fn clear(&self, hca: &Hca, requester: &mut Requester, responder: &mut Responder) {
         let view = hca.space.enter();
-        self.acknowledge_last(hca, &view, recv);
+        self.acknowledge_last(hca, &view, responder);
         let budget = hca.turn_budget();
-        SendTurn::new(self, hca, &view, &budget).reset(send);
-        send.stop();
-        send.disarm(hca, self.number);
-        send.attr = QpAttr::default();
-        send.io.pacer = None;
+        RequesterTurn::new(self, hca, &view, &budget).reset(requester);
+        requester.stop();
+        requester.disarm(hca, self.number);
+        requester.attr = QpAttr::default();
+        requester.io.pacer = None;
         self.summary.set_peer(None, None);
         self.summary.set_rate(0);
-        RecvTurn::new(self, hca, &view, &budget).reset(recv);
-        recv.put_back(self);
-        recv.stop();
+        ResponderTurn::new(self, hca, &view, &budget).reset(responder);
+        responder.put_back(self);
+        responder.stop();
         self.failure_requested.store(false, Ordering::Release);
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Saved state of a QP: the part of its sides that must outlive the serving process.
+//! Saved state of a QP: the part of its two halves that must outlive the serving process.
 //!
-//! The saved state of each side is one plain structure. The remaining state of the side is
+//! The saved state of each half is one plain structure. The remaining state of the half is
 //! derived from that structure, from the commands (attributes, connection, shape of the rate limit)
 //! and from the rings: WQEs that are not complete are read again. No code hands a QP over to
-//! another process yet. Tests drop and recreate both sides after each turn, so a field that is
+//! another process yet. Tests drop and recreate both halves after each turn, so a field that is
 //! missing from the structures is noticed.
 //!
 //! Queues of virtqueue mode can't be handed over: their indices are in memory that the driver may
@@ -14,17 +14,16 @@
 #[cfg(feature = "testing")]
 mod rebuild;
 
-use roce::saved::Epoch;
+use roce::saved::{Epoch, Fault};
 use roce::work::RecvWr;
 use roce::{rc, uc};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use virtio_rdma_abi::ib::WcStatus;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DevicePositions;
 
-use super::send::PacerState;
-use super::{RecvSide, Requester, Responder, SendSide};
+use super::requester::PacerState;
+use super::{Requester, RequesterMachine, Responder, ResponderMachine};
 use crate::direct::TransferState;
 use crate::wqe::{PostedRecv, RecvOrigin};
 
@@ -39,13 +38,13 @@ fn positions<S: Serializer>(positions: &DevicePositions, serializer: S) -> Resul
 /// Bytes of the longest receive WQE.
 const RECV_WQE: usize = rq_wqe_size(32);
 
-/// The saved state of a send side.
+/// The saved state of a requester.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct SendState {
+pub(crate) struct RequesterState {
     #[serde(serialize_with = "positions")]
     pub queue: DevicePositions,
-    pub machine: SendMachine,
+    pub machine: RequesterMachineState,
     pub under_way: UnderWay,
     /// State of the QP's rate limit.
     pub pacer: Pacing,
@@ -55,11 +54,11 @@ pub(crate) struct SendState {
     drained: u8,
 }
 
-/// State of the protocol machine that sends.
+/// State of the state machine of a requester.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum SendMachine {
+pub(crate) enum RequesterMachineState {
     None,
     Rc(rc::RequesterState),
     Uc(uc::RequesterState),
@@ -67,7 +66,7 @@ pub(crate) enum SendMachine {
     Ud(u32),
 }
 
-/// The work request in progress, if no protocol machine holds it. The QP then has no other
+/// The work request in progress, if no state machine holds it. The QP then has no other
 /// incomplete work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,9 +74,9 @@ pub(crate) enum SendMachine {
 pub(crate) enum UnderWay {
     Nothing,
     Transfer(TransferState),
-    /// A datagram that waits for room in the frame port or for a rate limit. The field is the
-    /// status with which the datagram will fail, or 0.
-    Blocked(u8),
+    /// A datagram that waits for room in the frame port or for a rate limit, with the fault with
+    /// which it will end.
+    Blocked(Fault),
 }
 
 /// State of the QP's rate limit.
@@ -89,14 +88,14 @@ pub(crate) enum Pacing {
     Limited(PacerState),
 }
 
-/// The saved state of a receive side.
+/// The saved state of a responder.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct RecvState {
+pub(crate) struct ResponderState {
     #[serde(serialize_with = "positions")]
     pub queue: DevicePositions,
     pub receive: ReceiveState,
-    pub machine: RecvMachine,
+    pub machine: ResponderMachineState,
     /// Number of R_Key violations by the peer.
     violations: u32,
     /// 1 if COMM_EST was raised or must not be raised any more.
@@ -107,12 +106,12 @@ pub(crate) struct RecvState {
     pub broken: u8,
 }
 
-/// State of the protocol machine that receives.
+/// State of the state machine of a responder.
 #[allow(clippy::large_enum_variant)] // Plain data: a field can't be behind a pointer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum RecvMachine {
+pub(crate) enum ResponderMachineState {
     None,
     Rc(rc::ResponderState),
     Uc(uc::ResponderState),
@@ -134,24 +133,27 @@ pub(crate) struct ReceiveState {
     wqe: [u8; RECV_WQE],
 }
 
-/// The part of the receive side that holds a receive work request.
+/// The part of the responder that holds a receive work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Holder {
     Nobody,
-    Side,
+    Responder,
     Machine,
 }
 
 impl ReceiveState {
-    fn of(side: &RecvSide, held: Option<&RecvWr<PostedRecv>>) -> Self {
-        let (wr, holder) = match (&side.io.incoming, held) {
-            (Some(wr), _) => (Some(wr), Holder::Side),
+    fn of(responder: &Responder, held: Option<&RecvWr<PostedRecv>>) -> Self {
+        let (wr, holder) = match (&responder.io.incoming, held) {
+            (Some(wr), _) => (Some(wr), Holder::Responder),
             (None, Some(wr)) => (Some(wr), Holder::Machine),
             (None, None) => (None, Holder::Nobody),
         };
-        debug_assert!(side.io.incoming.is_none() || held.is_none(), "one buffer");
+        debug_assert!(
+            responder.io.incoming.is_none() || held.is_none(),
+            "one buffer"
+        );
         let mut state = Self {
             id: 0,
             length: 0,
@@ -168,60 +170,66 @@ impl ReceiveState {
                 state.slot = slot.into();
             }
             let size = rq_wqe_size(wr.local.num_sge as usize);
-            state.wqe[..size].copy_from_slice(&side.io.buffer[..size]);
+            state.wqe[..size].copy_from_slice(&responder.io.buffer[..size]);
         }
         state
     }
 }
 
-impl SendState {
-    /// The saved state of `side`.
-    pub(crate) fn of(side: &SendSide, epoch: Epoch) -> Self {
+impl RequesterState {
+    /// The saved state of `requester`.
+    pub(crate) fn of(requester: &Requester, epoch: Epoch) -> Self {
         Self {
-            queue: side.io.queue.positions(),
-            machine: match (&side.requester, &side.sender) {
-                (Some(Requester::Rc(requester)), _) => SendMachine::Rc(requester.save(epoch)),
-                (Some(Requester::Uc(requester)), _) => SendMachine::Uc(requester.save()),
-                (None, Some(sender)) => SendMachine::Ud(sender.next_psn().value()),
-                (None, None) => SendMachine::None,
-            },
-            under_way: match (&side.transfer, &side.blocked) {
-                (Some(transfer), _) => UnderWay::Transfer(transfer.save(epoch)),
-                (None, Some(blocked)) => {
-                    UnderWay::Blocked(blocked.failed.map_or(0, WcStatus::value))
+            queue: requester.io.queue.positions(),
+            machine: match (&requester.machine, &requester.sender) {
+                (Some(RequesterMachine::Rc(machine)), _) => {
+                    RequesterMachineState::Rc(machine.save(epoch))
                 }
+                (Some(RequesterMachine::Uc(machine)), _) => {
+                    RequesterMachineState::Uc(machine.save())
+                }
+                (None, Some(sender)) => RequesterMachineState::Ud(sender.next_psn().value()),
+                (None, None) => RequesterMachineState::None,
+            },
+            under_way: match (&requester.transfer, &requester.blocked) {
+                (Some(transfer), _) => UnderWay::Transfer(transfer.save(epoch)),
+                (None, Some(blocked)) => UnderWay::Blocked(Fault::of(blocked.failed)),
                 (None, None) => UnderWay::Nothing,
             },
-            pacer: match &side.io.pacer {
+            pacer: match &requester.io.pacer {
                 Some(pacer) => Pacing::Limited(pacer.save(epoch)),
                 None => Pacing::Nothing,
             },
-            broken: side.io.broken.into(),
-            drained: side.drained.into(),
+            broken: requester.io.broken.into(),
+            drained: requester.drained.into(),
         }
     }
 }
 
-impl RecvState {
-    /// The saved state of `side`.
-    pub(crate) fn of(side: &RecvSide) -> Self {
-        let (machine, held) = match &side.responder {
-            None => (RecvMachine::None, None),
-            Some(Responder::Rc(responder)) => (RecvMachine::Rc(responder.save()), responder.held()),
-            Some(Responder::Uc(responder)) => (RecvMachine::Uc(responder.save()), responder.held()),
-            Some(Responder::Ud(receiver)) => {
+impl ResponderState {
+    /// The saved state of `responder`.
+    pub(crate) fn of(responder: &Responder) -> Self {
+        let (machine, held) = match &responder.machine {
+            None => (ResponderMachineState::None, None),
+            Some(ResponderMachine::Rc(machine)) => {
+                (ResponderMachineState::Rc(machine.save()), machine.held())
+            }
+            Some(ResponderMachine::Uc(machine)) => {
+                (ResponderMachineState::Uc(machine.save()), machine.held())
+            }
+            Some(ResponderMachine::Ud(receiver)) => {
                 let stopped = receiver.is_stopped().into();
-                (RecvMachine::Ud(stopped), receiver.held())
+                (ResponderMachineState::Ud(stopped), receiver.held())
             }
         };
         Self {
-            queue: side.io.queue.positions(),
-            receive: ReceiveState::of(side, held),
+            queue: responder.io.queue.positions(),
+            receive: ReceiveState::of(responder, held),
             machine,
-            violations: side.io.violations.get(),
-            established: side.established.into(),
-            last_wqe_reached: side.last_wqe_reached.into(),
-            broken: side.io.broken.into(),
+            violations: responder.io.violations.get(),
+            established: responder.established.into(),
+            last_wqe_reached: responder.last_wqe_reached.into(),
+            broken: responder.io.broken.into(),
         }
     }
 }

@@ -7,7 +7,7 @@ mod tests;
 
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType};
 
-use crate::error::{require, Errno, Result};
+use crate::error::{bits, Reason, Refusal, Result, What};
 
 /// The attributes of a transition, as masks.
 #[derive(Clone, Copy)]
@@ -219,8 +219,8 @@ const UNSUPPORTED: QpAttrMask = all(&[Mask::ALT_PATH, Mask::PATH_MIG_STATE, Mask
 ///
 /// # Errors
 ///
-/// `EINVAL` if the table has no such transition, a required attribute is missing, or an attribute
-/// is not permitted; `EOPNOTSUPP` for attributes that this device does not support.
+/// The table has no such transition, a required attribute is missing, or an attribute is not
+/// permitted or not supported by this device.
 pub(crate) fn check(
     qp_type: QpType,
     from: QpState,
@@ -228,6 +228,10 @@ pub(crate) fn check(
     mask: QpAttrMask,
     rate_limits: bool,
 ) -> Result<()> {
+    let refuse = |reason, what| Refusal {
+        limit: to.value().into(),
+        ..Refusal::new(reason, what, from.value())
+    };
     let unsupported = if rate_limits {
         UNSUPPORTED
     } else {
@@ -235,20 +239,62 @@ pub(crate) fn check(
     };
     let given = mask.without(QpAttrMask::STATE);
     if matches!(to, Reset | Failed) {
-        return require(given == QpAttrMask::NONE);
+        return match first(given) {
+            Some(what) => Err(refuse(Reason::ExtraAttribute, what)),
+            None => bits(What::AttrMask, given.0, 0),
+        };
     }
     let transition = TRANSITIONS
         .iter()
         .find(|transition| transition.from == from && transition.to == to)
         .and_then(|transition| transition.attributes(qp_type))
-        .ok_or(Errno::INVAL)?;
-    require(given.contains(transition.required))?;
+        .ok_or(refuse(Reason::NoTransition, What::QpState))?;
+    if let Some(what) = first(transition.required.without(given)) {
+        return Err(refuse(Reason::MissingAttribute, what));
+    }
     let extra = given
         .without(transition.required)
         .without(transition.optional);
-    require(extra.without(unsupported) == QpAttrMask::NONE)?;
-    if given.intersects(unsupported) {
-        return Err(Errno::OPNOTSUPP);
+    let extra = extra.without(unsupported);
+    if let Some(what) = first(extra) {
+        return Err(refuse(Reason::ExtraAttribute, what));
     }
-    Ok(())
+    bits(What::AttrMask, given.0, !extra.0)?;
+    let unsupported = QpAttrMask(given.0 & unsupported.0);
+    match first(unsupported) {
+        Some(what) => Err(refuse(Reason::UnsupportedAttribute, what)),
+        None => Ok(()),
+    }
 }
+
+/// The first attribute in a mask.
+fn first(mask: QpAttrMask) -> Option<What> {
+    let mut attributes = ATTRIBUTES.iter();
+    let found = attributes.find(|(bit, _)| mask.contains(*bit));
+    found.map(|(_, what)| *what)
+}
+
+const ATTRIBUTES: &[(QpAttrMask, What)] = &[
+    (Mask::STATE, What::QpState),
+    (Mask::CUR_STATE, What::CurQpState),
+    (Mask::EN_SQD_ASYNC_NOTIFY, What::EnSqdAsyncNotify),
+    (Mask::ACCESS_FLAGS, What::QpAccessFlags),
+    (Mask::PKEY_INDEX, What::PkeyIndex),
+    (Mask::PORT, What::PortNum),
+    (Mask::QKEY, What::Qkey),
+    (Mask::AV, What::AhAttr),
+    (Mask::PATH_MTU, What::PathMtu),
+    (Mask::TIMEOUT, What::Timeout),
+    (Mask::RETRY_CNT, What::RetryCnt),
+    (Mask::RNR_RETRY, What::RnrRetry),
+    (Mask::RQ_PSN, What::RqPsn),
+    (Mask::MAX_QP_RD_ATOMIC, What::MaxRdAtomic),
+    (Mask::ALT_PATH, What::AltAhAttr),
+    (Mask::MIN_RNR_TIMER, What::MinRnrTimer),
+    (Mask::SQ_PSN, What::SqPsn),
+    (Mask::MAX_DEST_RD_ATOMIC, What::MaxDestRdAtomic),
+    (Mask::PATH_MIG_STATE, What::PathMigState),
+    (Mask::CAP, What::Cap),
+    (Mask::DEST_QPN, What::DestQpNum),
+    (Mask::RATE_LIMIT, What::RateLimit),
+];

@@ -3,46 +3,34 @@
 //! State that the HCAs of a process share: worker threads, timers, and the map from MAC
 //! addresses to HCAs.
 
-mod cpu;
 mod hcas;
-mod qp_key;
-mod scheduler;
 mod server;
-mod sync;
 #[cfg(feature = "testing")]
 mod testing;
 mod watch;
 mod worker_load;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use roce::net::Mac;
-use virtio_rdma_abi::number::PortId;
-
-use self::hcas::Hcas;
-pub(crate) use self::qp_key::QpKey;
-pub(crate) use self::scheduler::{
-    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, TurnStart, Until,
+use scheduler::{
+    shard, Clock, Crew, Doing, Flow, FlowKey, PortFlows, Scheduler, SchedulerConfig, StandIns,
+    Waiting, WorkerKind, MAX_WORKERS,
 };
-pub use self::scheduler::{Clock, WorkerKind};
-use self::scheduler::{Crew, Scheduler, SchedulerConfig, StandIns};
-pub use self::scheduler::{MAX_PORTS, MAX_WORKERS};
+
+use self::hcas::Registry;
 use self::server::Server;
 use self::watch::Patience;
 pub(crate) use self::watch::{Watch, Watched};
 use self::worker_load::WorkerLoads;
+pub use self::worker_load::WorkerStatus;
 use crate::address_leases::AddressLeases;
 use crate::shuffle::Secret;
-use crate::status::RuntimeStatus;
 #[cfg(feature = "counting")]
 use crate::turn::done;
 use crate::turn::{TURN, TURN_TIME};
-use crate::Hca;
 
 /// Maximum of the default number of workers. The other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
@@ -83,6 +71,34 @@ pub struct RuntimeConfig {
     pub secret: Option<u64>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// The workers, by number.
+    pub workers: Vec<WorkerStatus>,
+    /// Budget of a turn, for each half of a QP. The unit is the cost of copying one byte. The last
+    /// step of a turn may exceed the budget.
+    pub turn_budget: u64,
+    /// Cost of the longest turn of any thread, in the unit of `turn_budget`.
+    pub longest_turn: u64,
+    /// The most by which the work that a turn has done cost more than was charged, at the least
+    /// prices: 0, unless a charge is missing.
+    #[cfg(feature = "counting")]
+    pub uncharged: u64,
+    /// Number of times that a thread waited until the turns in progress had ended, for example
+    /// after it removed an object.
+    pub grace_periods: u64,
+}
+
+/// The activity of a worker, and the flows that wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerActivity {
+    pub doing: Doing,
+    /// How long the worker has done so. Time since the last round of a worker that sleeps.
+    pub since: Duration,
+    /// The ready flows of the worker, by port.
+    pub waiting: Vec<Waiting>,
+}
+
 /// The HCAs of a process and the workers that serve them. The drop ends the workers' threads.
 pub struct Runtime {
     shared: Arc<SharedRuntime>,
@@ -91,10 +107,7 @@ pub struct Runtime {
 
 /// The part of a [`Runtime`] that HCAs and workers use.
 pub(crate) struct SharedRuntime {
-    hcas: ArcSwap<Hcas>,
-    /// Lock that is held while `hcas` is changed.
-    changes: Mutex<()>,
-    direct: AtomicBool,
+    pub(crate) hcas: Registry,
     patience: Patience,
     pub(crate) scheduler: Scheduler,
     pub(crate) address_leases: AddressLeases,
@@ -131,9 +144,7 @@ impl Runtime {
             false => Patience::Unlimited,
         };
         let shared = Arc::new(SharedRuntime {
-            hcas: ArcSwap::default(),
-            changes: Mutex::new(()),
-            direct: AtomicBool::new(path == PathPolicy::Direct),
+            hcas: Registry::new(path == PathPolicy::Direct),
             patience,
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
@@ -154,7 +165,7 @@ impl Runtime {
         for worker in 0..workers {
             let server = Server::new(runtime.shared.clone(), worker);
             match dedicated.get(worker) {
-                Some(cpu) => cpu::with_affinity(*cpu, || runtime.crew.add(server))??,
+                Some(cpu) => runtime.crew.add_on(*cpu, server)?,
                 None => runtime.crew.add(server)?,
             }
         }
@@ -189,6 +200,23 @@ impl Runtime {
         }
     }
 
+    /// The activity of each worker. Takes no lock, so it works while a worker
+    /// is held in a turn.
+    pub fn activities(&self) -> Vec<WorkerActivity> {
+        let scheduler = &self.shared.scheduler;
+        let hcas = self.shared.hcas.load();
+        let activity = |worker| {
+            let (doing, since) = scheduler.doing(worker);
+            let flows = |port| hcas.at(port).map(|hca| &hca.flows.port);
+            WorkerActivity {
+                doing,
+                since,
+                waiting: scheduler.waiting(worker, flows),
+            }
+        };
+        (0..scheduler.workers()).map(activity).collect()
+    }
+
     pub(crate) fn shared(&self) -> &Arc<SharedRuntime> {
         &self.shared
     }
@@ -199,57 +227,15 @@ impl Drop for Runtime {
         self.shared.scheduler.stop();
         self.crew.join();
         // Breaks the cycle of references between HCAs and runtime.
-        self.shared.hcas.store(Arc::default());
+        self.shared.hcas.clear();
     }
 }
 
 impl SharedRuntime {
-    /// Chooses an unused port number, calls `make` with it, and adds the HCA that `make`
-    /// returns.
-    pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Hca>) -> Arc<Hca> {
-        let _change = self.changes.lock();
-        let mut hcas = Hcas::clone(&self.hcas.load());
-        let hca = make(hcas.unused_port());
-        let config = hca.config();
-        self.address_leases
-            .give(hca.port(), config.macs(), &config.addresses);
-        hcas.insert(hca.clone());
-        self.hcas.store(Arc::new(hcas));
-        hca
-    }
-
-    /// Removes an HCA. On return no worker serves it any more. A second call has no effect, even
-    /// if another HCA has got the port number meanwhile.
-    pub(crate) fn detach(&self, hca: &Hca) {
-        {
-            let _change = self.changes.lock();
-            let mut hcas = Hcas::clone(&self.hcas.load());
-            if !hcas.remove(hca) {
-                return;
-            }
-            self.hcas.store(Arc::new(hcas));
-            self.address_leases.take_back(hca.port());
-        }
-        self.scheduler.quiesce.synchronize();
-    }
-
-    /// The HCA whose port has this MAC address, if the direct path is enabled and the HCA is
-    /// in isolation group `group`.
-    pub(crate) fn direct_peer(&self, group: u32, mac: Mac) -> Option<Arc<Hca>> {
-        if !self.direct.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.hcas
-            .load()
-            .with_mac(&mac)
-            .filter(|hca| hca.config().group == group)
-            .cloned()
-    }
-
     /// The home of a flow, if the flow's port exists.
     pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
         let hcas = self.hcas.load();
-        hcas.at(port).map(|hca| hca.flows().home(flow))
+        hcas.at(port).map(|hca| hca.flows.port.home(flow))
     }
 
     /// Whether a port of this process has this MAC address.
@@ -258,7 +244,7 @@ impl SharedRuntime {
     }
 
     /// The own MAC address of the port that is reached at `mac`; `mac` itself, unless it is a
-    /// further address of a port of this process.
+    /// additional address of a port of this process.
     #[inline]
     pub(crate) fn own_mac(&self, mac: Mac) -> Mac {
         let hcas = self.hcas.load();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::Guard;
+use scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, TurnStart, Work};
 use virtio_rdma_abi::number::PortId;
 
 use super::hcas::Hcas;
-use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, TurnStart, Work};
 use super::{Patience, SharedRuntime, Watch};
 
 /// The work of one worker.
@@ -71,7 +71,7 @@ impl Work for Server {
 
     #[inline]
     fn flows(hcas: &Self::Places, port: PortId) -> Option<&PortFlows> {
-        hcas.at(port).map(|hca| hca.flows())
+        hcas.at(port).map(|hca| &hca.flows.port)
     }
 
     fn peer(&self, hcas: &Self::Places, key: FlowKey) -> Option<FlowKey> {

@@ -14,18 +14,18 @@ impl Runtime {
     /// to RTR or RTS.
     pub fn set_path(&self, path: PathPolicy) {
         let direct = path == PathPolicy::Direct;
-        self.shared.direct.store(direct, Ordering::Relaxed);
+        self.shared.hcas.direct.store(direct, Ordering::Relaxed);
     }
 
-    /// Drops both sides of every QP and the device's state of every CQ, and recreates them from
-    /// their saved state. Must not be called within a turn of a worker.
+    /// Drops requester and responder of every QP and the device's state of every CQ, and recreates
+    /// them from their saved state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
         for hca in self.shared.hcas.load().all() {
-            for qp in hca.qps.iter() {
+            for qp in hca.objects.qps.iter() {
                 qp.rebuild(hca, epoch);
             }
-            hca.cqs.iter().for_each(|cq| cq.rebuild());
+            hca.objects.cqs.iter().for_each(|cq| cq.rebuild());
         }
     }
 

@@ -16,8 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-
-use super::qp_key::QpKey;
+use scheduler::QpKey;
 
 /// Maximum number of QPs that a worker watches at a time.
 const MAX_WATCHED: usize = 8;

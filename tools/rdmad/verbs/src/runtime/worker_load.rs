@@ -6,9 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
+use scheduler::Handovers;
 
-use super::scheduler::Handovers;
-use crate::status::WorkerStatus;
+/// Statistics of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStatus {
+    /// Total time of the worker's rounds with work.
+    pub busy: Duration,
+    /// Cost of the worker's longest turn, in the unit of
+    /// [`RuntimeStatus::turn_budget`](super::RuntimeStatus::turn_budget).
+    pub longest_turn: u64,
+    /// Time of the worker's longest round. A round has up to 8 turns; deadlines and watched QPs are
+    /// checked once in a round.
+    pub longest_round: Duration,
+    /// Number of flows, mostly QPs, that the worker took over from other workers.
+    pub steals: u64,
+    /// Number of times that a thread with frames did work in place of the worker, which slept.
+    pub stand_ins: u64,
+}
 
 /// The loads of all workers. Each worker updates its own entry; threads that are not workers share
 /// entry 0.
@@ -132,7 +147,18 @@ mod tests {
         assert_eq!(
             loads.longest_turn(),
             11,
-            "a thread that is no worker took it"
+            "a thread that is not a worker took it"
         );
+    }
+
+    #[cfg(feature = "counting")]
+    #[test]
+    fn work_that_costs_more_than_its_charge_is_told() {
+        let loads = WorkerLoads::new(2);
+        loads.note_done(1, 100, 90);
+        assert_eq!(loads.uncharged(), 0);
+        loads.note_done(1, 100, 130);
+        loads.note_done(2, 100, 105);
+        assert_eq!(loads.uncharged(), 30);
     }
 }

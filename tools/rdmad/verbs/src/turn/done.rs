@@ -134,5 +134,7 @@ mod tests {
         received(1);
         assert_eq!(end(), 512);
         assert_eq!(end(), 0, "counted once");
+        copied(3, 400);
+        assert_eq!(end(), 3 * 256 + 100, "pieces have a price");
     }
 }

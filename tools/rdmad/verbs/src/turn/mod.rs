@@ -17,11 +17,11 @@ mod parked;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::runtime::Clock;
+use scheduler::Clock;
 
 pub(crate) use parked::Parked;
 
-/// Budget of a turn, for each side of a QP: two work requests of 64 KiB, so that messages of common
+/// Budget of a turn, for each half of a QP: two work requests of 64 KiB, so that messages of common
 /// lengths end with a turn. It bounds the delay of a small message behind large ones, since a
 /// sparse flow waits for a few turns at most.
 pub(crate) const TURN: usize = 2 * (WORK_REQUEST + 2 * PIECE + (64 << 10));
@@ -73,7 +73,6 @@ const LOOK_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct TurnBudget<'a> {
     clock: &'a Clock,
-    /// Start of the turn.
     start: Instant,
     /// Cost at which the turn ends, at most [`TURN`].
     limit: usize,
@@ -104,7 +103,6 @@ impl<'a> TurnBudget<'a> {
         }
     }
 
-    /// Start of the turn.
     #[inline]
     pub(crate) fn start(&self) -> Instant {
         self.start
@@ -116,7 +114,7 @@ impl<'a> TurnBudget<'a> {
         self.spent.get()
     }
 
-    /// Cost of the turn so far: of its work, or of its time if that is more.
+    /// Cost of the turn so far: the greater of the cost of its work and of its time.
     #[inline]
     pub(crate) fn cost(&self) -> usize {
         self.spent().max(self.time.get())
@@ -190,7 +188,6 @@ impl<'a> TurnBudget<'a> {
         self.add(PIECE.saturating_add(bytes), 1 + bytes / LOOK_BYTES);
     }
 
-    /// Charges bytes.
     #[inline]
     pub(crate) fn charge_bytes(&self, bytes: usize) {
         self.add(bytes, bytes / LOOK_BYTES);
@@ -247,7 +244,6 @@ impl<'a> TurnBudget<'a> {
     }
 }
 
-/// The cost of `time`.
 pub(crate) fn cost_of(time: Duration) -> usize {
     // 64 bits of nanoseconds last for five centuries.
     let (time, turn) = (time.as_nanos() as u64, TURN_TIME.as_nanos() as u64);

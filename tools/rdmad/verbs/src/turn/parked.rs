@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Parked sides of QPs, and the callers that will give them their next turn.
+//! Parked requesters and responders, and the causes of their next turn.
 //!
-//! Each kind of caller has a token type. Only the function that arranges the caller can create the
-//! token, since both are in the same module. A side parks with at least one token, so each parked
-//! side has a caller.
+//! Each kind of cause has a token type. Only the function that arranges the cause can create the
+//! token, since both are in the same module. A half of a QP parks with at least one token, so each
+//! parked half has a cause.
+
+use recorder::CAUSES;
+use scheduler::Until;
 
 use crate::direct::ForPeer;
 use crate::memory::ForDoorbell;
+use crate::port_frames::ForFrames;
 use crate::qp::{ForAnswer, ForCommand, ForRequest};
-use crate::runtime::{Until, Watched};
-use crate::ForFrames;
+use crate::runtime::Watched;
 
-/// A nonempty set of callers that will give a stopped side its next turn.
+/// A nonempty set of causes, each of which gives a stopped half of a QP its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Parked(u16);
 
-/// The side has more work: the scheduler makes the QP ready at the end of the turn.
+/// The half has more work: the scheduler makes the QP ready at the end of the turn.
 const AGAIN: u16 = 1 << 0;
-/// Bits of callers that [`QpDetails`](crate::QpDetails) explains.
+/// Bits of causes: indices in [`CAUSES`], which has their names.
 const FRAMES: u16 = 1;
+const DEADLINE: u16 = 2;
+const ANSWER: u16 = 3;
+const PEER: u16 = 4;
 const DOORBELL: u16 = 5;
 
 impl Parked {
@@ -29,15 +35,29 @@ impl Parked {
         Self(AGAIN)
     }
 
-    /// The callers of both sets.
+    /// The causes of both sets.
     pub(crate) fn and(self, other: impl Into<Self>) -> Self {
         Self(self.0 | other.into().0)
     }
 
-    /// The callers, in words.
+    /// The causes, in words.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
-        let has = move |(bit, _): &&(u16, _)| self.0 & bit != 0;
-        CALLERS.iter().filter(has).map(|(_, name)| *name)
+        let has = move |&(bit, _): &(usize, _)| self.0 & (1 << bit) != 0;
+        CAUSES
+            .into_iter()
+            .enumerate()
+            .filter(has)
+            .map(|(_, name)| name)
+    }
+
+    /// The causes as bits: bit n is that of cause n of the [recorder](CAUSES).
+    pub(crate) fn bits(self) -> u32 {
+        self.0.into()
+    }
+
+    /// Whether the half waits for something other than work.
+    pub(crate) const fn is_for_work(self) -> bool {
+        self.0 & ((1 << FRAMES) | (1 << DEADLINE) | (1 << ANSWER) | (1 << PEER)) != 0
     }
 
     /// Whether room for frames gives the next turn.
@@ -56,8 +76,8 @@ impl Parked {
     }
 }
 
-macro_rules! callers {
-    ($($token:ident = $bit:expr, $text:literal;)*) => {
+macro_rules! causes {
+    ($($token:ident = $bit:expr;)*) => {
         $(
             impl From<$token> for Parked {
                 fn from(_: $token) -> Self {
@@ -65,19 +85,16 @@ macro_rules! callers {
                 }
             }
         )*
-
-        /// The callers in words.
-        const CALLERS: &[(u16, &str)] = &[(AGAIN, "its next turn"), $((1 << $bit, $text),)*];
     };
 }
 
-callers! {
-    ForFrames = FRAMES, "room for its frames at the port";
-    Until = 2, "a deadline";
-    ForAnswer = 3, "a response of its peer";
-    ForPeer = 4, "a change of its peer";
-    ForDoorbell = DOORBELL, "a doorbell";
-    Watched = 6, "a work request, for which a worker polls";
-    ForCommand = 7, "a command";
-    ForRequest = 8, "a request of its peer";
+causes! {
+    ForFrames = FRAMES;
+    Until = DEADLINE;
+    ForAnswer = ANSWER;
+    ForPeer = PEER;
+    ForDoorbell = DOORBELL;
+    Watched = 6;
+    ForCommand = 7;
+    ForRequest = 8;
 }

@@ -57,7 +57,7 @@ impl<'a> Burst<'a> {
             self.return_spares();
             self.ahead = 1;
         }
-        let port = &self.hca.frames;
+        let port = &self.hca.frames.port;
         self.to = *to;
         self.lane = port.reserve(to, len, self.ahead, &mut self.spares);
         self.ahead = match self.spares.len() < self.ahead {
@@ -72,7 +72,7 @@ impl<'a> Burst<'a> {
     /// The ticket of the last frame to `to`, apart from spares.
     pub(super) fn ticket(&self, to: &Mac) -> u64 {
         let spares = if self.to == *to { self.spares.len() } else { 0 };
-        let taken = self.hca.frames.ticket(to);
+        let taken = self.hca.frames.port.ticket(to);
         taken.saturating_sub(spares as u64)
     }
 
@@ -81,7 +81,6 @@ impl<'a> Burst<'a> {
         frame::discard(&mut self.spares, count);
     }
 
-    /// Sends a frame.
     pub(super) fn send(&mut self, frame: Frame) {
         if self.frames.is_full() {
             self.flush();
@@ -98,7 +97,7 @@ impl<'a> Burst<'a> {
             qp.count(hca, Counter::TxPackets, self.frames.len() as u64);
             qp.count(hca, Counter::TxBytes, bytes as u64);
             done::sent(bytes);
-            hca.frames.send(&mut self.frames);
+            hca.frames.port.send(&mut self.frames);
         } else {
             let count = self.frames.len();
             frame::discard(&mut self.frames, count);

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The interface by which the protocol machines access their QP and its memory.
+//! The interface by which the state machines of the services access their QP and its memory.
 
 use std::time::Instant;
 
-use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::env::{self, BadReceive, Incident, Output, RemoteFault};
 use roce::net::Mac;
-use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
-use roce::Frame;
-use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcReason, WcResult};
+use roce::{Frame, Psn};
+use virtio_rdma_abi::ib::AccessFlags;
 
 use crate::counters::Counter;
-use crate::memory::Fault;
-use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
+use crate::memory::{Fault, KeyFault};
+use crate::qp::{RequesterIo, RequesterTurn, ResponderIo, ResponderTurn};
 use crate::wqe::{PostedRecv, PostedSend};
 
 use super::burst::Burst;
 
-/// The environment of a requester: access to the send side of its QP.
-pub(crate) struct SendEnv<'a, 'b> {
-    turn: &'a SendTurn<'b>,
-    io: &'a mut SendIo,
+/// The environment of a requester: access to the state of its half of the QP.
+pub(crate) struct RequesterEnv<'a, 'b> {
+    turn: &'a RequesterTurn<'b>,
+    io: &'a mut RequesterIo,
     burst: Burst<'a>,
 }
 
-impl<'a, 'b> SendEnv<'a, 'b> {
-    /// The environment of the requester whose send side has `io`.
-    pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
+impl<'a, 'b> RequesterEnv<'a, 'b> {
+    /// The environment of the requester with `io`.
+    pub(crate) fn new(turn: &'a RequesterTurn<'b>, io: &'a mut RequesterIo) -> Self {
         Self {
             burst: Burst::new(turn.qp, turn.hca),
             turn,
@@ -35,13 +35,13 @@ impl<'a, 'b> SendEnv<'a, 'b> {
     }
 }
 
-impl Output for SendEnv<'_, '_> {
+impl Output for RequesterEnv<'_, '_> {
     fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
         // If memory of the VM is lost, the turn ends.
         if self.turn.view.has_lost() || !self.io.admit(self.turn.now, len) {
             return None;
         }
-        let SendTurn { hca, now, .. } = self.turn;
+        let RequesterTurn { hca, now, .. } = self.turn;
         let taken = hca.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
         match self.burst.frame(to, len) {
@@ -68,19 +68,19 @@ impl Output for SendEnv<'_, '_> {
         self.turn.budget.is_spent()
     }
 
-    fn count(&mut self, what: Incident) {
-        self.turn.count(what, 1);
+    fn note(&mut self, what: Incident, psn: Psn, number: u32) {
+        self.turn.qp.incident(self.turn.hca, what, psn, number);
     }
 }
 
-impl RequesterEnv for SendEnv<'_, '_> {
+impl env::RequesterEnv for RequesterEnv<'_, '_> {
     type Send = PostedSend;
 
-    fn gather(&mut self, local: &PostedSend, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
+    fn gather(&mut self, local: &PostedSend, offset: u32, into: &mut [u8]) -> WcResult {
         self.turn
             .message(&self.io.snapshots, local, AccessFlags::NONE)
             .read(offset.into(), into)
-            .map_err(|_| WcStatus::LocProtErr)
+            .map_err(Fault::local)
     }
 
     fn scatter_read(
@@ -89,14 +89,14 @@ impl RequesterEnv for SendEnv<'_, '_> {
         offset: u32,
         from: &[u8],
         last: bool,
-    ) -> Result<(), WcStatus> {
+    ) -> WcResult {
         self.turn
             .message(&self.io.snapshots, local, AccessFlags::LOCAL_WRITE)
             .write(offset.into(), from, last)
-            .map_err(|_| WcStatus::LocProtErr)
+            .map_err(Fault::local)
     }
 
-    fn execute_local(&mut self, local: &PostedSend) -> Result<(), WcStatus> {
+    fn execute_local(&mut self, local: &PostedSend) -> WcResult {
         self.turn.execute_local(&self.io.snapshots, local)
     }
 
@@ -105,39 +105,42 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 
     fn may_request(&mut self, packets: u32) -> bool {
-        let SendTurn { hca, qp, .. } = self.turn;
-        let booked = hca.book_responses(qp, &mut self.io.load, packets);
+        let RequesterTurn { hca, qp, .. } = self.turn;
+        let is_next = qp.take_precedence();
+        let booked = hca
+            .frames
+            .book_responses(&mut self.io.load, packets, is_next);
         booked.map_err(|lane| self.io.full = lane).is_ok()
     }
 
     fn share(&self) -> u64 {
-        self.turn.hca.share()
+        self.turn.hca.frames.share()
     }
 
     fn is_crowded(&self) -> bool {
-        self.turn.hca.frames.is_crowded()
+        self.turn.hca.frames.port.is_crowded()
     }
 
     fn is_active(&self, peer: &Mac, since: Instant) -> bool {
         let hca = self.turn.hca;
-        hca.heard.is_after(peer, since) || hca.frames.is_waiting(peer)
+        hca.heard.is_after(peer, since) || hca.frames.port.is_waiting(peer)
     }
 
-    fn complete_send(&mut self, wr: SendWr<PostedSend>, status: WcStatus) {
-        self.turn.complete(self.io, &wr, status);
+    fn complete_send(&mut self, wr: SendWr<PostedSend>, result: WcResult) {
+        self.turn.complete(self.io, &wr, result);
     }
 }
 
-/// The environment of a responder: access to the receive side of its QP.
-pub(crate) struct RecvEnv<'a, 'b> {
-    turn: &'a RecvTurn<'b>,
-    io: &'a mut RecvIo,
+/// The environment of a responder: access to the state of its half of the QP.
+pub(crate) struct ResponderEnv<'a, 'b> {
+    turn: &'a ResponderTurn<'b>,
+    io: &'a mut ResponderIo,
     burst: Burst<'a>,
 }
 
-impl<'a, 'b> RecvEnv<'a, 'b> {
-    /// The environment of the responder whose receive side has `io`.
-    pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
+impl<'a, 'b> ResponderEnv<'a, 'b> {
+    /// The environment of the responder with `io`.
+    pub(crate) fn new(turn: &'a ResponderTurn<'b>, io: &'a mut ResponderIo) -> Self {
         Self {
             burst: Burst::new(turn.qp, turn.hca),
             turn,
@@ -146,7 +149,7 @@ impl<'a, 'b> RecvEnv<'a, 'b> {
     }
 }
 
-impl Output for RecvEnv<'_, '_> {
+impl Output for ResponderEnv<'_, '_> {
     fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
         // If memory of the VM is lost, the turn ends.
         if self.turn.view.has_lost() {
@@ -161,7 +164,7 @@ impl Output for RecvEnv<'_, '_> {
     }
 
     fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {
-        self.turn.hca.frames.has(to, ticket)
+        self.turn.hca.frames.port.has(to, ticket)
     }
 
     fn send(&mut self, frame: Frame) {
@@ -173,12 +176,12 @@ impl Output for RecvEnv<'_, '_> {
         self.turn.budget.is_spent()
     }
 
-    fn count(&mut self, what: Incident) {
-        self.turn.count(what, 1);
+    fn note(&mut self, what: Incident, psn: Psn, number: u32) {
+        self.turn.qp.incident(self.turn.hca, what, psn, number);
     }
 }
 
-impl ResponderEnv for RecvEnv<'_, '_> {
+impl env::ResponderEnv for ResponderEnv<'_, '_> {
     type Recv = PostedRecv;
 
     fn take_receive(&mut self) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
@@ -191,11 +194,11 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         offset: u32,
         from: &[u8],
         last: bool,
-    ) -> Result<(), WcStatus> {
+    ) -> WcResult {
         self.turn
             .message(self.io, local)
             .write(offset.into(), from, last)
-            .map_err(|_| WcStatus::LocProtErr)
+            .map_err(Fault::local)
     }
 
     fn complete_recv(&mut self, wr: RecvWr<PostedRecv>, how: RecvCompletion) {
@@ -207,52 +210,55 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         memory
             .keys
             .check_remote(at.rkey, memory.by, at.va, len.into(), access)
-            .map_err(|_| self.refused(Fault::Key))
+            .map_err(|fault| self.refused(fault.into(), at))
     }
 
     fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault> {
         self.turn
             .remote(at, AccessFlags::REMOTE_WRITE)
             .write(0, from, last)
-            .map_err(|fault| self.refused(fault))
+            .map_err(|fault| self.refused(fault, at))
     }
 
     fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault> {
         self.turn
             .remote(at, AccessFlags::REMOTE_READ)
             .read(0, into)
-            .map_err(|fault| self.refused(fault))
+            .map_err(|fault| self.refused(fault, at))
     }
 
     fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
         self.turn
             .atomic(at, op)
-            .map_err(|fault| self.refused(fault))
+            .map_err(|fault| self.refused(fault, at))
     }
 
     fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault> {
         self.turn
             .write_word(at, data)
-            .map_err(|fault| self.refused(fault))
+            .map_err(|fault| self.refused(fault, at))
     }
 
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault> {
-        self.turn.place(flush).map_err(|fault| self.refused(fault))
+        self.turn
+            .place(flush)
+            .map_err(|fault| self.refused(fault, flush.remote))
     }
 
-    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
-        self.turn
-            .invalidate(rkey)
-            .map_err(|_| self.refused(Fault::Key))
+    fn invalidate(&mut self, rkey: u32) -> Result<(), WcReason> {
+        self.turn.invalidate(rkey).map_err(|KeyFault(reason)| {
+            self.refused(Fault::Key(reason), Remote { va: 0, rkey });
+            reason
+        })
     }
 }
 
-impl RecvEnv<'_, '_> {
-    /// Handles a remote operation whose access to memory failed.
-    fn refused(&self, fault: Fault) -> RemoteFault {
+impl ResponderEnv<'_, '_> {
+    /// Handles a remote operation whose access to memory at `at` failed.
+    fn refused(&self, fault: Fault, at: Remote) -> RemoteFault {
         match fault {
-            Fault::Key => {
-                self.turn.refused_key(self.io);
+            Fault::Key(reason) => {
+                self.turn.refused_key(self.io, at, reason);
                 RemoteFault::Access
             }
             Fault::Memory => RemoteFault::Operational,

@@ -10,20 +10,21 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dma::DmaView;
+use recorder::Kind;
 use roce::frame::{self, Frames, FRAMES_AT_ONCE};
 use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
 use roce::ud::Verdict;
 use roce::{Frame, Packet, QpError};
+use scheduler::TurnEnd;
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
 
 use super::backlog::{Backlog, GroupDelivery};
-use super::{Arrived, RecvEnv, SendEnv};
+use super::{Arrived, RequesterEnv, ResponderEnv};
 use crate::counters::Counter;
-use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
-use crate::runtime::TurnEnd;
+use crate::qp::{Qp, RequesterTurn, Responder, ResponderMachine, ResponderTurn};
 use crate::turn::{done, TurnBudget};
 use crate::Hca;
 
@@ -33,7 +34,7 @@ const FULL_MEMBER: u16 = 0x8000;
 /// Handles received frames, as a turn of the port.
 pub(crate) fn receive(hca: &Arc<Hca>, budget: &TurnBudget<'_>) -> TurnEnd {
     let view = hca.space.enter();
-    let Backlog { mut frames, group } = hca.arrivals.backlog.take();
+    let Backlog { mut frames, group } = hca.frames.arrivals.backlog.take();
     let receiver = Receiving {
         hca,
         view: &view,
@@ -44,7 +45,7 @@ pub(crate) fn receive(hca: &Arc<Hca>, budget: &TurnBudget<'_>) -> TurnEnd {
     let mut more = true;
     while !receiver.is_over() && (more || !frames.is_empty()) {
         if more && !frames.is_full() {
-            hca.frames.receive(FRAMES_AT_ONCE, &mut frames);
+            hca.frames.port.receive(FRAMES_AT_ONCE, &mut frames);
             more = frames.is_full();
         }
         let done = receiver.frames(&frames, seen);
@@ -54,17 +55,17 @@ pub(crate) fn receive(hca: &Arc<Hca>, budget: &TurnBudget<'_>) -> TurnEnd {
     let group = receiver.group.into_inner();
     let cost = budget.cost();
     hca.runtime().note_turn(budget.spent());
-    let again = hca.arrivals.backlog.put(Backlog { frames, group }) || more;
+    let again = hca.frames.arrivals.backlog.put(Backlog { frames, group }) || more;
     TurnEnd { again, cost }
 }
 
 /// Drops received frames of an HCA that has failed. Returns whether there may be more frames.
 pub(crate) fn drop_frames(hca: &Hca) -> bool {
-    drop(hca.arrivals.backlog.take());
+    drop(hca.frames.arrivals.backlog.take());
     let budget = hca.turn_budget();
     let mut frames = Frames::new();
     while !budget.is_spent() {
-        hca.frames.receive(FRAMES_AT_ONCE, &mut frames);
+        hca.frames.port.receive(FRAMES_AT_ONCE, &mut frames);
         if frames.is_empty() {
             break;
         }
@@ -95,9 +96,9 @@ struct Receiving<'a> {
 /// The destination of a packet within the HCA.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recipient {
-    /// The send side of a QP.
+    /// The requester of a QP.
     Requester(Qpn),
-    /// The receive side of a QP.
+    /// The responder of a QP.
     Responder(Qpn),
     /// The QPs that are attached to the packet's multicast group.
     Group,
@@ -155,11 +156,11 @@ impl Receiving<'_> {
             let follow = |arrived: &&Arrived<'_>| Recipient::of(&arrived.packet) == to;
             let run = &left[..left.iter().take_while(follow).count()];
             let taken = match to {
-                Recipient::Requester(qpn) => match self.hca.qps.get(qpn) {
+                Recipient::Requester(qpn) => match self.hca.objects.qps.get(qpn) {
                     Some(qp) => self.responses(&qp, run),
                     None => self.ignore(run),
                 },
-                Recipient::Responder(qpn) => match self.hca.qps.get(qpn) {
+                Recipient::Responder(qpn) => match self.hca.objects.qps.get(qpn) {
                     Some(qp) => self.requests(&qp, run),
                     None => self.ignore(run),
                 },
@@ -175,6 +176,10 @@ impl Receiving<'_> {
 
     /// Drops packets that have no recipient, but charges them to the turn. Returns their number.
     fn ignore(&self, packets: &[Arrived<'_>]) -> usize {
+        if let Some(first) = packets.first() {
+            let bth = &first.packet.headers.bth;
+            self.hca.note_packet(Kind::NoQp, bth.dest_qpn, bth.psn);
+        }
         packets.iter().for_each(|_| self.budget.charge_received());
         self.count(None, packets);
         packets.len()
@@ -212,6 +217,7 @@ impl Receiving<'_> {
                 tracing::trace!(%error, "frame dropped");
                 if !seen {
                     hca.counters.add(Counter::BadPackets, 1);
+                    hca.note(Kind::BadFrame, frame.len() as u32, 0);
                 }
                 None
             }
@@ -224,7 +230,7 @@ impl Receiving<'_> {
         let hca = self.hca;
         let packet = &arrived.packet;
         let group = ip_to_gid(packet.path.addresses.dst());
-        let members = hca.groups.members(&group).unwrap_or_default();
+        let members = hca.objects.groups.members(&group).unwrap_or_default();
         let mut delivery = match self.group.take() {
             Some(begun) => begun.among(members),
             None => {
@@ -242,7 +248,7 @@ impl Receiving<'_> {
             let _ = self.budget.charge_work_request();
             self.budget.charge_bytes(packet.payload.len());
             let echo = is_own && source == Some(qpn);
-            let Some(qp) = hca.qps.get(qpn) else {
+            let Some(qp) = hca.objects.qps.get(qpn) else {
                 continue;
             };
             if !(echo && qp.init.blocks_loopback) {
@@ -258,22 +264,24 @@ impl Receiving<'_> {
 
     /// Whether a packet has the QP's transport service and partition.
     fn admits(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
-        if packet.headers.body.service() != service(qp.init.qp_type) {
-            return false;
-        }
-        let is_ours = same_partition(packet.headers.bth.pkey, DEFAULT_PKEY);
-        if !is_ours {
+        let bth = &packet.headers.bth;
+        let is_ours = same_partition(bth.pkey, DEFAULT_PKEY);
+        let fits = packet.headers.body.service() == service(qp.init.qp_type);
+        if fits && !is_ours {
             self.hca.violations.pkey.fetch_add(1, Ordering::Relaxed);
         }
-        is_ours
+        if !fits || !is_ours {
+            qp.note(self.hca, Kind::Mismatched, bth.psn.value(), bth.pkey.into());
+        }
+        fits && is_ours
     }
 
     /// Passes packets to the requester of a QP, as far as the budget permits. Returns the number of
     /// packets handled.
     fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let hca = self.hca;
-        let side = &mut *qp.lock_send();
-        let turn = SendTurn::new(qp, hca, self.view, self.budget);
+        let requester = &mut *qp.lock_requester();
+        let turn = RequesterTurn::new(qp, hca, self.view, self.budget);
         let mut served = false;
         let mut taken = 0;
         for arrived in packets {
@@ -288,20 +296,26 @@ impl Receiving<'_> {
             if !self.admits(qp, &arrived.packet) {
                 continue;
             }
-            if !qp.awaits_responses() || !side.is_from_peer(arrived, hca) {
+            if !qp.awaits_responses() {
+                qp.note_unreceived(hca, &arrived.packet);
                 continue;
             }
-            let Some(requester) = &mut side.requester else {
+            if !requester.is_from_peer(arrived, hca) {
+                let psn = arrived.packet.headers.bth.psn.value();
+                qp.note(hca, Kind::NotPeer, psn, 0);
+                continue;
+            }
+            let Some(machine) = &mut requester.machine else {
                 continue;
             };
-            let mut env = SendEnv::new(&turn, &mut side.io);
-            if let Err(error) = requester.on_packet(&arrived.packet, turn.now, &mut env) {
+            let mut env = RequesterEnv::new(&turn, &mut requester.io);
+            if let Err(error) = machine.on_packet(&arrived.packet, turn.now, &mut env) {
                 qp.fail(hca, error.event);
             }
             served = true;
         }
         if served {
-            side.update_load(hca, turn.now);
+            requester.update_load(hca, turn.now);
             hca.qp_ready(qp.number);
         }
         taken
@@ -319,8 +333,8 @@ impl Receiving<'_> {
     /// `charge` charges a packet. Returns the number of packets handled.
     fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>], charge: impl Fn()) -> usize {
         let hca = self.hca;
-        let side = &mut *qp.lock_recv();
-        let turn = RecvTurn::new(qp, hca, self.view, self.budget);
+        let responder = &mut *qp.lock_responder();
+        let turn = ResponderTurn::new(qp, hca, self.view, self.budget);
         let mut handled = 0;
         for arrived in packets {
             // Checked before each packet, since its bytes may go to many pieces of memory.
@@ -330,21 +344,30 @@ impl Receiving<'_> {
             handled += 1;
             charge();
             done::delivery();
-            if !self.admits(qp, &arrived.packet) || !qp.receives() {
+            if !self.admits(qp, &arrived.packet) {
                 continue;
             }
-            let taken = match side.responder {
-                Some(Responder::Rc(_) | Responder::Uc(_)) => {
-                    receive_connected(&turn, side, arrived, self.budget.start())
+            if !qp.receives() {
+                qp.note_unreceived(hca, &arrived.packet);
+                continue;
+            }
+            let taken = match responder.machine {
+                Some(ResponderMachine::Rc(_) | ResponderMachine::Uc(_)) => {
+                    receive_connected(&turn, responder, arrived, self.budget.start())
                 }
-                Some(Responder::Ud(_)) => receive_datagram(&turn, side, &arrived.packet),
+                Some(ResponderMachine::Ud(_)) => {
+                    receive_datagram(&turn, responder, &arrived.packet)
+                }
                 None => Ok(()),
             };
             if let Err(error) = taken {
                 qp.fail(hca, error.event);
             }
         }
-        let answers = side.responder.as_ref().is_some_and(Responder::has_output);
+        let answers = responder
+            .machine
+            .as_ref()
+            .is_some_and(ResponderMachine::has_output);
         if answers {
             hca.qp_ready(qp.number);
         }
@@ -368,55 +391,59 @@ fn same_partition(a: u16, b: u16) -> bool {
 }
 
 fn receive_connected(
-    turn: &RecvTurn<'_>,
-    side: &mut RecvSide,
+    turn: &ResponderTurn<'_>,
+    responder: &mut Responder,
     arrived: &Arrived<'_>,
     now: Instant,
 ) -> Result<(), QpError> {
-    if !side.is_from_peer(arrived, turn.hca) {
+    let packet = &arrived.packet;
+    if !responder.is_from_peer(arrived, turn.hca) {
+        let psn = packet.headers.bth.psn.value();
+        turn.qp.note(turn.hca, Kind::NotPeer, psn, 0);
         return Ok(());
     }
-    let packet = &arrived.packet;
-    let RecvSide { io, responder, .. } = side;
-    let executed = match responder {
+    let Responder { io, machine, .. } = responder;
+    let executed = match machine {
         // A message is in progress on the direct path: packets must not change its receive.
-        Some(Responder::Rc(_)) if io.incoming.is_some() => return Ok(()),
-        Some(Responder::Rc(responder)) => {
-            let expected = responder.expected_psn();
-            responder
-                .on_packet(packet, now, &mut RecvEnv::new(turn, io))
-                .map(|()| responder.expected_psn() != expected)
+        Some(ResponderMachine::Rc(_)) if io.incoming.is_some() => return Ok(()),
+        Some(ResponderMachine::Rc(machine)) => {
+            let expected = machine.expected_psn();
+            machine
+                .on_packet(packet, now, &mut ResponderEnv::new(turn, io))
+                .map(|()| machine.expected_psn() != expected)
         }
-        Some(Responder::Uc(responder)) => responder.on_packet(packet, &mut RecvEnv::new(turn, io)),
-        Some(Responder::Ud(_)) | None => return Ok(()),
+        Some(ResponderMachine::Uc(machine)) => {
+            machine.on_packet(packet, &mut ResponderEnv::new(turn, io))
+        }
+        Some(ResponderMachine::Ud(_)) | None => return Ok(()),
     };
     if executed? {
-        turn.establish(side);
+        turn.establish(responder);
     }
     Ok(())
 }
 
 fn receive_datagram(
-    turn: &RecvTurn<'_>,
-    side: &mut RecvSide,
+    turn: &ResponderTurn<'_>,
+    responder: &mut Responder,
     packet: &Packet<'_>,
 ) -> Result<(), QpError> {
-    let Some(Responder::Ud(receiver)) = &mut side.responder else {
+    let Some(ResponderMachine::Ud(receiver)) = &mut responder.machine else {
         return Ok(());
     };
     let hca = turn.hca;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
     // A multicast GID has no entry in the GID table. It is valid in all VLANs of the port.
     let ours = if to.is_multicast() {
-        hca.gids.have_vlan(tag)
+        hca.objects.gids.have_vlan(tag)
     } else {
-        hca.gids.contains(ip_to_gid(to), tag)
+        hca.objects.gids.contains(ip_to_gid(to), tag)
     };
     if !ours {
         return Ok(());
     }
-    let mut env = RecvEnv::new(turn, &mut side.io);
-    if receiver.on_packet(packet, side.qkey, &mut env)? == Verdict::BadQkey {
+    let mut env = ResponderEnv::new(turn, &mut responder.io);
+    if receiver.on_packet(packet, responder.qkey, &mut env)? == Verdict::BadQkey {
         hca.violations.qkey.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

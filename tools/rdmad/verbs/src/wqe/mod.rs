@@ -5,7 +5,7 @@
 mod send;
 
 use budget::{ChargedList, ChargedQueue, Exhausted, MemoryBudget};
-use roce::work::RecvWr;
+use roce::work::{RecvWr, WcFault, WcReason};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
@@ -17,7 +17,7 @@ use crate::turn::done;
 #[cfg(feature = "testing")]
 pub(crate) use send::fetch_again;
 pub(crate) use send::{
-    completion_opcode, fetch_send, max_message, Data, Fetched, PostedSend, SendRules,
+    completion_opcode, fetch_send, malformed, max_message, Data, Fetched, PostedSend, SendRules,
 };
 
 /// Length in bytes of the longest send WQE for these capabilities. There is always room for one
@@ -133,10 +133,9 @@ impl Snapshots {
     }
 }
 
-/// A receive work request whose WQE is in the buffer of the receive side.
+/// A receive work request whose WQE is in the buffer of the responder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedRecv {
-    /// Number of SGEs.
     pub num_sge: u32,
     /// The queue from which the work request was fetched.
     pub origin: RecvOrigin,
@@ -170,7 +169,7 @@ pub(crate) enum BadRecv {
     /// The ring is corrupt.
     Ring,
     /// The WQE with this `wr_id` is malformed.
-    Wqe(u64),
+    Wqe(u64, WcFault),
 }
 
 /// Fetches the next WQE of the RQ into `buffer` and gives its slot back. Returns `None` if no WQE
@@ -202,8 +201,12 @@ pub(crate) fn parse_recv(
     origin: RecvOrigin,
 ) -> Result<RecvWr<PostedRecv>, BadRecv> {
     let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
-    if header.num_sge > max_sge || present < rq_wqe_size(header.num_sge as usize) {
-        return Err(BadRecv::Wqe(header.wr_id));
+    let bad = |reason| BadRecv::Wqe(header.wr_id, malformed(reason));
+    if header.num_sge > max_sge {
+        return Err(bad(WcReason::TooManySges));
+    }
+    if present < rq_wqe_size(header.num_sge as usize) {
+        return Err(bad(WcReason::ShortWqe));
     }
     let length: u64 = (0..header.num_sge)
         .map(|index| u64::from(sge(buffer, RqHeader::SIZE, index).length))

@@ -2,12 +2,14 @@
 
 //! Send work requests: validation of opcodes, sizes and SGEs.
 
-use roce::work::{AtomicOp, FlushOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
+use roce::work::{
+    AtomicOp, FlushOp, Remote, SendOp, SendWr, WcFault, WcReason, WcResult, With, ATOMIC_SIZE,
+    MAX_MESSAGE,
+};
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{
     AccessFlags, FlushLevel, FlushTypes, QpType, SendFlags, WcStatus, WrOpcode,
 };
-use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
@@ -16,7 +18,7 @@ use virtio_rdma_abi::wqe::{
 use virtio_rdma_ring::RingError;
 
 use super::{sge, Snapshots};
-use crate::memory::{FetchedWqe, Keys, QueueView, WorkConsumer};
+use crate::memory::{FetchedWqe, KeyFault, KeyUser, Keys, QueueView, WorkConsumer};
 
 /// The part of a send work request that only the local side needs: its slot, the memory of its
 /// message, and the properties of its completion.
@@ -36,6 +38,13 @@ pub(crate) struct PostedSend {
     pub invalidates: Option<u32>,
 }
 
+impl PostedSend {
+    /// Whether the work request is a REG_MR.
+    pub fn is_registration(&self) -> bool {
+        u32::from(self.opcode) == WrOpcode::RegMr.value()
+    }
+}
+
 /// The memory of a work request's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
@@ -50,7 +59,8 @@ pub(crate) enum Data {
 pub(crate) struct SendRules<'a> {
     pub qp_type: QpType,
     pub cap: &'a QpCap,
-    pub pdn: Pdn,
+    /// The QP, whose keys the work requests use.
+    pub by: KeyUser,
     /// Whether the SQ belongs to a process.
     pub user: bool,
     /// Whether every WQE is signaled.
@@ -78,11 +88,11 @@ fn send_size(first: &[u8]) -> usize {
     }
 }
 
-/// A fetched WQE: its work request, and the completion status if it must not be executed.
+/// A fetched WQE: its work request, and the fault it ends with if it must not be executed.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub wr: SendWr<PostedSend>,
-    pub failed: Option<WcStatus>,
+    pub failed: Option<WcFault>,
 }
 
 /// Fetches the next WQE of the SQ and checks it. Returns `None` if no WQE is posted. `reads` is
@@ -110,8 +120,8 @@ pub(crate) fn fetch_send(
         }
     };
     let check = |sge: &Sge, access| {
-        keys.check(sge.lkey, rules.pdn, sge.addr, sge.length.into(), access)
-            .map_err(|_| WcStatus::LocProtErr)
+        keys.check(sge.lkey, rules.by, sge.addr, sge.length.into(), access)
+            .map_err(KeyFault::local)
     };
     let fetched = read_send(slot, snapshot, view, snapshots, check, rules, reads);
     if view.lost() {
@@ -143,7 +153,7 @@ fn read_send(
     snapshot: u16,
     view: &QueueView<'_>,
     snapshots: &mut Snapshots,
-    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
+    check: impl Fn(&Sge, AccessFlags) -> WcResult,
     rules: &SendRules<'_>,
     reads: bool,
 ) -> Fetched {
@@ -174,8 +184,8 @@ fn read_send(
     Fetched { wr, failed }
 }
 
-/// Opcode of the completion of a send WQE: the WQE's opcode, or SEND if that one is invalid. An
-/// invalid value could be taken for the opcode of a receive.
+/// Opcode of the completion of a send WQE: the WQE's opcode, or SEND if it is invalid. An invalid
+/// value could be taken for the opcode of a receive.
 pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
     let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
     // All opcodes are below 0x80.
@@ -186,32 +196,33 @@ fn check_send(
     wr: &mut SendWr<PostedSend>,
     header: &SqHeader,
     wqe: &[u8],
-    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
+    check: impl Fn(&Sge, AccessFlags) -> WcResult,
     rules: &SendRules<'_>,
     reads: bool,
-) -> Result<(), WcStatus> {
+) -> WcResult {
     // In virtqueue mode the driver's buffer may be shorter than the WQE.
     let has = |size: usize| {
         (size <= wqe.len())
             .then_some(())
-            .ok_or(WcStatus::LocQpOpErr)
+            .ok_or(malformed(WcReason::ShortWqe))
     };
     has(SqHeader::SIZE)?;
-    let opcode = WrOpcode::try_from(header.opcode).map_err(|_| WcStatus::LocQpOpErr)?;
+    let opcode =
+        WrOpcode::try_from(header.opcode).map_err(|_| malformed(WcReason::UnknownOpcode))?;
     if !permits(rules.qp_type, opcode)
         || rules.user && opcode == WrOpcode::RegMr
         || opcode
             .feature()
             .is_some_and(|feature| !rules.features.has(feature))
     {
-        return Err(WcStatus::LocQpOpErr);
+        return Err(WcFault::NOT_PERMITTED);
     }
-    wr.op = operation(opcode, header).ok_or(WcStatus::LocQpOpErr)?;
+    wr.op = operation(opcode, header).ok_or(malformed(WcReason::BadFlush))?;
     match wr.op {
         SendOp::Local { .. } => return Ok(()),
         SendOp::AtomicWrite { .. } | SendOp::Flush(_) => {
             // Atomic writes and FLUSHes count as outstanding atomic operations at the peer.
-            let admitted = reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
+            let admitted = reads.then_some(()).ok_or(WcFault::NO_READS);
             if opcode == WrOpcode::AtomicWrite {
                 wr.length = ATOMIC_SIZE;
             }
@@ -225,23 +236,23 @@ fn check_send(
     // Whether the peer's response is stored in the memory of the SGEs.
     let fetches = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
     if fetches && !reads {
-        return Err(WcStatus::LocQpOpErr);
+        return Err(WcFault::NO_READS);
     }
     let length = if header.send_flags.contains(SendFlags::INLINE) {
         if fetches || header.num_sge != 1 {
-            return Err(WcStatus::LocQpOpErr);
+            return Err(malformed(WcReason::BadInline));
         }
         has(INLINE_OFFSET)?;
         let length = sge(wqe, SqHeader::SIZE, 0).length;
         if length > rules.cap.max_inline_data {
-            return Err(WcStatus::LocLenErr);
+            return Err(WcFault::new(WcStatus::LocLenErr, WcReason::InlineTooLong));
         }
         has(INLINE_OFFSET + length as usize)?;
         wr.local.data = Data::Inline(length);
         length.into()
     } else {
         if header.num_sge > rules.cap.max_send_sge {
-            return Err(WcStatus::LocQpOpErr);
+            return Err(malformed(WcReason::TooManySges));
         }
         has(sq_wqe_size(header.num_sge as usize))?;
         wr.local.data = Data::Sges(header.num_sge);
@@ -252,24 +263,29 @@ fn check_send(
         };
         check_sges(wqe, header.num_sge, check, access)?
     };
-    let fits = match wr.op {
-        SendOp::Atomic { .. } => length == u64::from(ATOMIC_SIZE),
-        _ => length <= u64::from(rules.max_message),
+    let (fits, misfit) = match wr.op {
+        SendOp::Atomic { .. } => {
+            let fits = length == u64::from(ATOMIC_SIZE);
+            (fits, WcFault::BAD_ATOMIC_LENGTH)
+        }
+        _ => (length <= u64::from(rules.max_message), WcFault::TOO_LONG),
     };
-    wr.length = u32::try_from(length)
-        .ok()
-        .filter(|_| fits)
-        .ok_or(WcStatus::LocLenErr)?;
+    wr.length = u32::try_from(length).ok().filter(|_| fits).ok_or(misfit)?;
     Ok(())
+}
+
+/// The fault of a WQE that is malformed.
+pub(crate) const fn malformed(reason: WcReason) -> WcFault {
+    WcFault::new(WcStatus::LocQpOpErr, reason)
 }
 
 /// Checks that the QP may access the memory of the SGEs. Returns their total length in bytes.
 fn check_sges(
     wqe: &[u8],
     num_sge: u32,
-    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
+    check: impl Fn(&Sge, AccessFlags) -> WcResult,
     access: AccessFlags,
-) -> Result<u64, WcStatus> {
+) -> Result<u64, WcFault> {
     let mut length = 0;
     for index in 0..num_sge {
         let sge = sge(wqe, SqHeader::SIZE, index);

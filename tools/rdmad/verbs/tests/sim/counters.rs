@@ -2,6 +2,7 @@
 
 //! Counter sets of a guest, and a model of the packets that each of them counts.
 
+use testkit::engine::Qp;
 use virtio_rdma_abi::ctrl::{
     CmdBindCounterSet, CmdCreateCounterSet, CmdDestroyCounterSet, CmdQueryCounterSet,
     RspQueryCounters,
@@ -11,7 +12,6 @@ use virtio_rdma_abi::number::{CounterSetNumber, Qpn};
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::Qp;
 use crate::traffic::{Route, Traffic};
 
 /// Maximum number of counter sets of a guest.
@@ -116,7 +116,7 @@ impl Guest {
             self.counter_sets.borrow_mut().present[at].users.push(User {
                 qpn,
                 route,
-                before: self.port.sent_along(route),
+                before: self.sent_along(route),
             });
         }
     }
@@ -127,7 +127,7 @@ impl Guest {
             if let Some(at) = set.users.iter().position(|user| user.qpn == qpn) {
                 let user = set.users.swap_remove(at);
                 set.is_alone = false;
-                set.former += self.port.sent_along(user.route) - user.before;
+                set.former += self.sent_along(user.route) - user.before;
             }
         }
     }
@@ -171,7 +171,7 @@ impl Guest {
         for set in &sets.present {
             let counted = self.query_counter_set(set.csn);
             let sent = set.users.iter().fold(set.former, |sum, user| {
-                sum + (self.port.sent_along(user.route) - user.before)
+                sum + (self.sent_along(user.route) - user.before)
             });
             assert_eq!(Traffic::sent(&counted), sent, "packets of a counter set");
             let of_port = [
@@ -186,10 +186,6 @@ impl Guest {
         }
         let port = self.vm.counters();
         assert_eq!(port.values(), sums, "counters of the port and its sets");
-        assert_eq!(
-            Traffic::sent(&port),
-            self.port.sent(),
-            "packets of the port"
-        );
+        assert_eq!(Traffic::sent(&port), self.sent(), "packets of the port");
     }
 }

@@ -6,10 +6,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use testkit::engine::cq::Moving;
+use testkit::engine::{Cq, Qp, Srq, Wr};
 use virtio_rdma_abi::wqe::Sge;
-
-use crate::harness::cq::Moving;
-use crate::harness::{Cq, Qp, Srq, Wr};
 
 /// Posts a work request. The SQ must have room.
 pub fn post(qp: &Qp<'_>, wr: &Wr) {

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::{Cq, Options, Qp, Srq, FULL};
 use virtio_rdma_abi::ctrl::{
     CmdAllocMw, CmdCreatePd, CmdDeallocMw, CmdDeregMr, CmdDestroyPd, CmdRegUserMr,
 };
@@ -12,7 +13,6 @@ use virtio_rdma_abi::ib::MwType;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::guest::{limits, Guest};
-use crate::harness::{Cq, Options, Qp, Srq, FULL};
 use crate::party::{destroy_cq, destroy_qp};
 
 /// Number of slots of the shortest possible queue.

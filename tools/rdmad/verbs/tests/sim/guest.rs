@@ -4,8 +4,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use testkit::engine::{mac, InFlight, Mr, Port, Vm, FULL};
 use verbs::{Clock, Limits, Runtime};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, ControlCommand};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
@@ -16,8 +17,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
 use crate::counters::CounterSets;
-use crate::harness::{mac, Mr, Vm, FULL};
-use crate::net::{Net, Port};
+use crate::traffic::{Route, Sent, Traffic};
 use crate::variant::Variant;
 
 /// Event virtqueue of completion events.
@@ -28,7 +28,7 @@ const OWN: u16 = 1;
 /// GID index for the address of another guest.
 const OTHER: u16 = 2;
 
-/// Features in addition to those of the harness.
+/// Features in addition to those of the mode.
 const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
 /// Further features of the variant [`Wide`](Variant::Wide).
 const WIDE_FEATURES: [Feature; 4] = [
@@ -44,6 +44,9 @@ pub struct Guest {
     features: Vec<Feature>,
     pub counter_sets: RefCell<CounterSets>,
     pub port: Arc<Port>,
+    pub net: Arc<InFlight>,
+    /// The packets that the device has sent.
+    sent: Arc<Mutex<Sent>>,
     /// The clock of the runtime.
     pub clock: Clock,
     pd: Cell<Pdn>,
@@ -81,12 +84,15 @@ impl Guest {
     pub fn new(
         n: usize,
         (runtime, clock): (&Runtime, Clock),
-        net: &Arc<Net>,
+        net: &Arc<InFlight>,
         choices: &mut Choices,
     ) -> Self {
         let port = net.port(mac(n));
         let vm = Vm::new(n, runtime, port.clone(), &limits());
         port.attach(&vm.hca);
+        let sent = Arc::new(Mutex::new(Sent::default()));
+        let counted = sent.clone();
+        port.watch(move |frame| counted.lock().unwrap().count(frame));
         let mut features = FEATURES.to_vec();
         if choices.variant() == Variant::Wide {
             features.extend(WIDE_FEATURES);
@@ -100,6 +106,8 @@ impl Guest {
             features,
             counter_sets: RefCell::default(),
             port,
+            net: net.clone(),
+            sent,
             clock,
             buffers,
             reset: Cell::new(false),
@@ -114,6 +122,16 @@ impl Guest {
     /// The PD in which objects are created by default.
     pub fn pd(&self) -> Pdn {
         self.pd.get()
+    }
+
+    /// The packets that the device has sent.
+    pub fn sent(&self) -> Traffic {
+        self.sent.lock().unwrap().total()
+    }
+
+    /// The packets that the device has sent to one connected QP.
+    pub fn sent_along(&self, route: Route) -> Traffic {
+        self.sent.lock().unwrap().along(route)
     }
 
     /// Whether the device has counter sets.

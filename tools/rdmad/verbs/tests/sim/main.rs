@@ -7,11 +7,6 @@
 //! of steps of each run, and `SIM_VARIANT=NAME` the only [variant](variant) to run. A run that
 //! fails is repeated, shrunk to fewer steps, and run once more to show the failure.
 
-// The simulation uses only a part of the harness.
-#[allow(dead_code, unused_imports)]
-#[path = "../verbs/harness/mod.rs"]
-mod harness;
-
 mod choices;
 mod connection;
 mod counters;
@@ -21,7 +16,6 @@ mod growth;
 mod guest;
 mod mail;
 mod memory;
-mod net;
 mod party;
 mod run;
 mod shared;
@@ -41,9 +35,6 @@ use std::thread;
 use choices::Choices;
 use failure::{guarded, note_place, Failure};
 use variant::Variant;
-
-/// The simulated drivers use own rings.
-pub const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// Default number of steps of a run.
 const STEPS: usize = 400;

@@ -5,11 +5,11 @@
 use std::ptr;
 use std::time::Instant;
 
+use testkit::engine::{Cq, Mr, Qp};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdDestroyCq, CmdDestroyQp};
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::{Cq, Mr, Qp};
 
 /// Whether `one` and `other` are the same guest.
 pub fn is_same(one: &Guest, other: &Guest) -> bool {
@@ -68,13 +68,11 @@ pub trait Party<'w> {
     fn destroy(self: Box<Self>) -> Vec<Destroyed<'w>>;
 }
 
-/// Destroys a QP.
 pub fn destroy_qp(guest: &Guest, qp: &Qp<'_>) {
     guest.give_back(CmdDestroyQp { qpn: qp.qpn });
     guest.leave_counter_set(qp.qpn);
 }
 
-/// Destroys a CQ.
 pub fn destroy_cq(guest: &Guest, cq: &Cq<'_>) {
     guest.give_back(CmdDestroyCq { cqn: cq.cqn });
 }

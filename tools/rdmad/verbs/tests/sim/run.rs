@@ -7,14 +7,14 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+use testkit::engine::{stepped, InFlight};
+use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig};
 use vswitch::Caller;
 
 use crate::choices::Choices;
 use crate::connection::Connection;
 use crate::guest::Guest;
 use crate::mail::Mail;
-use crate::net::Net;
 use crate::party::{is_same, Destroyed, Party};
 use crate::shared::Shared;
 use crate::variant::Variant;
@@ -33,7 +33,7 @@ struct Sim<'w> {
     clock: Clock,
     /// Whether QPs and CQs are rebuilt after each step of a worker.
     rebuilds: bool,
-    net: &'w Net,
+    net: &'w InFlight,
     guests: &'w [Guest],
     workers: usize,
     parties: Vec<Placed<'w>>,
@@ -55,15 +55,12 @@ pub fn run(choices: &mut Choices) {
     let workers = 1 + choices.below(3);
     let clock = Clock::manual();
     let runtime = Runtime::new(RuntimeConfig {
-        workers: Some(workers),
         at_once: choices.once_in(3),
         clock: clock.clone(),
-        worker_kind: WorkerKind::Stepped,
-        secret: Some(7),
-        ..RuntimeConfig::default()
+        ..stepped::config(workers)
     })
     .unwrap();
-    let net = Arc::new(Net::default());
+    let net = Arc::new(InFlight::default());
     let count = 2 + choices.below(2);
     let guests: Vec<_> = (1..=count)
         .map(|n| Guest::new(n, (&runtime, clock.clone()), &net, choices))

@@ -2,12 +2,11 @@
 
 //! QPs that were created without an SQ, without an RQ, or without either.
 
+use testkit::engine::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::Doorbell;
-
-use crate::harness::*;
 
 /// Length in bytes of the GRH, which precedes the data of a datagram in the receive buffer.
 const GRH: u64 = 40;
@@ -47,8 +46,8 @@ fn transfer(p: &Pair<'_>, id: u64) {
 #[test]
 fn one_side_only_sends_and_the_other_only_receives() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        on_both_paths(|path| {
-            let world = World::new(2, path);
+        in_all_setups(|setup| {
+            let world = World::new(2, setup);
             let [sends, receives] = one_way(qp_type);
             let p = Pair::with(&world, sends, receives);
             assert_eq!(p.qa.query().cap.max_recv_wr, 0);
@@ -81,8 +80,8 @@ fn one_side_only_sends_and_the_other_only_receives() {
 // abi
 #[test]
 fn a_qp_without_queues_serves_requests() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let ours = Options {
             rnr_retry: 0,
             ..Options::default()

@@ -2,10 +2,9 @@
 
 //! Connections whose ends have contradictory attributes fail on both data paths in the same way.
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcStatus, WrOpcode};
-
-use crate::harness::*;
 
 /// A pair of QPs with the path MTUs `mtus`.
 fn pair(world: &World, qp_type: QpType, mtus: [Mtu; 2]) -> Pair<'_> {

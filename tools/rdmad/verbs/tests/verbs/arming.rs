@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
-
-use crate::harness::*;
 
 const ROUNDS: u64 = 4_000;
 /// Number of messages before the CQ is armed for the first time, so that the index wraps soon.
@@ -117,7 +116,7 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
             let received = std::mem::take(&mut *events.lock().unwrap());
             // In virtqueue mode, the interrupt of the previous round may arrive in this one.
             assert!(
-                received.len() <= 1 || is_virtqueue_mode(),
+                received.len() <= 1 || cq.vm.is_virtqueue_mode(),
                 "one event a sequence"
             );
             if let Some((_, kind, cookie)) = received.first() {
@@ -140,35 +139,37 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
 // abi
 #[test]
 fn no_wake_up_is_lost() {
-    let rounds = match std::env::var("VERBS_ARM_ROUNDS") {
-        Ok(rounds) => rounds.parse().expect("a number"),
-        Err(_) => ROUNDS,
-    };
-    let world = World::new(1, PathPolicy::Direct);
-    let vm = &world.vms[0];
-    let (cq, sent) = (Cq::new(vm, 256), Cq::new(vm, 256));
-    let options = Options {
-        slots: 256,
-        ..Options::default()
-    };
-    let qp = Qp::new(vm, &sent, &cq, options);
-    connect(&qp, &qp);
-    go_ahead(&qp, &sent, &cq);
-    let progress = Progress {
-        consumed: AtomicU64::new(AHEAD),
-        end: AtomicU64::new(u64::MAX),
-    };
-    let slept = thread::scope(|scope| {
-        let progress = &progress;
-        scope.spawn(move || produce(&qp, &sent, progress));
-        scope
-            .spawn(move || consume(&cq, progress, rounds))
-            .join()
-            .unwrap()
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let rounds = match std::env::var("VERBS_ARM_ROUNDS") {
+            Ok(rounds) => rounds.parse().expect("a number"),
+            Err(_) => ROUNDS,
+        };
+        let world = World::new(1, setup);
+        let vm = &world.vms[0];
+        let (cq, sent) = (Cq::new(vm, 256), Cq::new(vm, 256));
+        let options = Options {
+            slots: 256,
+            ..Options::default()
+        };
+        let qp = Qp::new(vm, &sent, &cq, options);
+        connect(&qp, &qp);
+        go_ahead(&qp, &sent, &cq);
+        let progress = Progress {
+            consumed: AtomicU64::new(AHEAD),
+            end: AtomicU64::new(u64::MAX),
+        };
+        let slept = thread::scope(|scope| {
+            let progress = &progress;
+            scope.spawn(move || produce(&qp, &sent, progress));
+            scope
+                .spawn(move || consume(&cq, progress, rounds))
+                .join()
+                .unwrap()
+        });
+        assert!(slept > 0, "it never slept");
+        assert!(
+            rounds < ROUNDS || progress.consumed.load(Ordering::SeqCst) > 1 << 16,
+            "the index did not wrap"
+        );
     });
-    assert!(slept > 0, "it never slept");
-    assert!(
-        rounds < ROUNDS || progress.consumed.load(Ordering::SeqCst) > 1 << 16,
-        "the index did not wrap"
-    );
 }

@@ -4,11 +4,10 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus, WrOpcode};
-
-use crate::harness::*;
 
 // abi
 #[test]

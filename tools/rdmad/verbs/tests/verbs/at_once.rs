@@ -6,11 +6,10 @@
 use std::thread;
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
-
-use crate::harness::*;
 
 /// Pause before a doorbell, in which workers go to sleep.
 const REST: Duration = Duration::from_millis(2);

@@ -3,6 +3,7 @@
 //! The memory that a driver can make the device allocate is limited, and it is freed with the
 //! objects of the driver.
 
+use testkit::engine::*;
 use verbs::{Limits, MemoryStatus, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
@@ -13,7 +14,6 @@ use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::commands::ENOMEM;
-use crate::harness::*;
 
 const MEMORY: u64 = 40 << 20;
 /// Slots of the longest ring.

@@ -3,11 +3,10 @@
 //! The number of read-modify-writes of words that other threads write too. Each such operation
 //! costs a transfer of a cache line between processors.
 
+use testkit::engine::*;
 use verbs::{shared_writes, HcaStatus, PathPolicy};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
-
-use crate::harness::*;
 
 /// Number of messages.
 const MESSAGES: u64 = 64;

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
@@ -12,8 +13,6 @@ use virtio_rdma_abi::ib::{
 };
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
-
-use crate::harness::*;
 
 /// Message sizes in bytes: empty, odd, near the path MTU, near page sizes, and longer than a turn.
 const SIZES: [u32; 19] = [
@@ -40,11 +39,9 @@ const SIZES: [u32; 19] = [
 
 const BIG: u64 = 16 << 20;
 
-// abi
-// abi: R-712
 #[test]
 fn sends_of_all_sizes() {
-    each(|p| {
+    each_setup(|p| {
         let Pair {
             a,
             b,
@@ -62,14 +59,18 @@ fn sends_of_all_sizes() {
                 b.write(to.iova, &vec![0xee; size as usize]);
                 let id = round as u64 * 10 + u64::from(sges);
                 qb.post_recv(id, &split(&to, size, 5 - sges));
+                // abi
                 let mut wr = Wr::new(id + 1000, WrOpcode::SendWithImm).imm([1, 2, 3, sges as u8]);
                 wr.sges = split(&from, size, sges);
                 qa.post(&wr);
+                // abi
                 let recv = cq_b.expect(id, WcStatus::Success);
+                // abi
                 assert_eq!(
                     (recv.byte_len, recv.opcode, recv.qp_num),
                     (size, OPCODE_RECV, qb.qpn)
                 );
+                // abi
                 assert_eq!(
                     (recv.ex, recv.wc_flags),
                     ([1, 2, 3, sges as u8], WcFlags::WITH_IMM)
@@ -79,6 +80,7 @@ fn sends_of_all_sizes() {
                     (send.opcode, send.qp_num),
                     (WrOpcode::SendWithImm.value() as u8, qa.qpn)
                 );
+                // abi
                 assert!(
                     b.read(to.iova, size as usize) == data,
                     "{size} bytes in {sges} SGEs"
@@ -89,14 +91,13 @@ fn sends_of_all_sizes() {
     });
 }
 
-// abi
 #[test]
 fn writes_and_reads_of_all_sizes() {
     let options = Options {
         mtu: Mtu::Mtu4096,
         ..Options::default()
     };
-    each_with(options, |p| {
+    each_setup_with(options, |p| {
         let Pair {
             a,
             b,
@@ -114,7 +115,9 @@ fn writes_and_reads_of_all_sizes() {
             wr.sges = split(&local, size, 3);
             qa.post(&wr);
             let cqe = cq_a.expect(1, WcStatus::Success);
+            // abi: R-684
             assert_eq!(cqe.opcode, WrOpcode::RdmaWrite.value() as u8);
+            // abi
             assert!(
                 b.read(remote.iova + 3, size as usize) == data,
                 "WRITE of {size}"
@@ -130,13 +133,16 @@ fn writes_and_reads_of_all_sizes() {
             wr.sges = split(&local, size, 4);
             qa.post(&wr);
             let cqe = cq_a.expect(2, WcStatus::Success);
+            // abi: R-686
             assert_eq!(
                 (cqe.opcode, cqe.byte_len),
                 (WrOpcode::RdmaRead.value() as u8, size)
             );
+            // abi
             assert!(a.read(local.iova, size as usize) == data, "READ of {size}");
 
             qb.post_recv(9, &[]);
+            // abi: R-614
             let mut wr = Wr::new(3, WrOpcode::RdmaWriteWithImm)
                 .remote(&remote, 5)
                 .imm([9, 8, 7, 6]);
@@ -148,6 +154,7 @@ fn writes_and_reads_of_all_sizes() {
                 (cqe.opcode, cqe.byte_len),
                 (OPCODE_RECV_RDMA_WITH_IMM, size)
             );
+            // abi
             assert_eq!((cqe.ex, cqe.wc_flags), ([9, 8, 7, 6], WcFlags::WITH_IMM));
             assert!(
                 b.read(remote.iova + 5, size as usize) == data,
@@ -170,7 +177,7 @@ fn pages_that_lie_apart() {
             .flat_map(|offset| vm.read(at(mr, offset), 1))
             .collect()
     };
-    each(|p| {
+    each_setup(|p| {
         let [ma, mb] = [p.a, p.b].map(|vm| vm.register_reversed(vm.pdn, vm.alloc(LEN), LEN, FULL));
         let ranges = [(0, 0, LEN as u32), (100, 5000, 9000), (4095, 8191, 4098)];
         for (id, (local, remote, size)) in ranges.into_iter().enumerate() {
@@ -195,7 +202,7 @@ fn pages_that_lie_apart() {
 // abi
 #[test]
 fn inline_data() {
-    each(|p| {
+    each_setup(|p| {
         let Pair {
             b,
             cq_a,
@@ -227,8 +234,8 @@ fn inline_data() {
 #[test]
 fn a_stream_in_both_directions_stays_in_order() {
     const MESSAGES: u64 = 300;
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let (a, b) = (&world.vms[0], &world.vms[1]);
         std::thread::scope(|scope| {
             let (send_qpn, recv_qpn) = std::sync::mpsc::channel();
@@ -298,7 +305,7 @@ fn stream(
 // abi
 #[test]
 fn unsignalled_work_completes_silently() {
-    each(|p| {
+    each_setup(|p| {
         let Pair { a, b, cq_a, qa, .. } = p;
         let (local, remote) = (a.mr(64), b.mr(64));
         for round in 1000..1100 {
@@ -322,8 +329,8 @@ fn unsignalled_work_completes_silently() {
 
 #[test]
 fn loopback_to_another_qp_and_to_itself() {
-    on_both_paths(|path| {
-        let world = World::new(1, path);
+    in_all_setups(|setup| {
+        let world = World::new(1, setup);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 64);
         let mr = vm.mr(1 << 17);
@@ -357,49 +364,53 @@ fn loopback_to_another_qp_and_to_itself() {
 
 #[test]
 fn the_wire_survives_loss() {
-    let world = World::new(2, PathPolicy::Wire);
-    world.net.lose_one_in.store(20, Ordering::Relaxed);
-    let Pair { a, b, cq_a, qa, .. } = Pair::new(&world);
-    let (local, remote) = (a.mr(1 << 18), b.mr(1 << 18));
-    let data = pattern(1 << 18, 3);
-    a.write(local.iova, &data);
-    for round in 0..4 {
-        qa.post(
-            &Wr::new(round, WrOpcode::RdmaWrite)
-                .local(&local, 0, 1 << 18)
-                .remote(&remote, 0),
-        );
-        cq_a.expect(round, WcStatus::Success);
-        assert!(b.read(remote.iova, 1 << 18) == data);
-        a.write(local.iova, &vec![0; 1 << 18]);
-        qa.post(
-            &Wr::new(round, WrOpcode::RdmaRead)
-                .local(&local, 0, 1 << 18)
-                .remote(&remote, 0),
-        );
-        cq_a.expect(round, WcStatus::Success);
-        assert!(a.read(local.iova, 1 << 18) == data);
-    }
+    in_both_modes(PathPolicy::Wire, |setup| {
+        let world = World::new(2, setup);
+        world.net.lose_one_in.store(20, Ordering::Relaxed);
+        let Pair { a, b, cq_a, qa, .. } = Pair::new(&world);
+        let (local, remote) = (a.mr(1 << 18), b.mr(1 << 18));
+        let data = pattern(1 << 18, 3);
+        a.write(local.iova, &data);
+        for round in 0..4 {
+            qa.post(
+                &Wr::new(round, WrOpcode::RdmaWrite)
+                    .local(&local, 0, 1 << 18)
+                    .remote(&remote, 0),
+            );
+            cq_a.expect(round, WcStatus::Success);
+            assert!(b.read(remote.iova, 1 << 18) == data);
+            a.write(local.iova, &vec![0; 1 << 18]);
+            qa.post(
+                &Wr::new(round, WrOpcode::RdmaRead)
+                    .local(&local, 0, 1 << 18)
+                    .remote(&remote, 0),
+            );
+            cq_a.expect(round, WcStatus::Success);
+            assert!(a.read(local.iova, 1 << 18) == data);
+        }
+    });
 }
 
 #[test]
 fn the_direct_path_sends_no_frames() {
-    let world = World::new(2, PathPolicy::Direct);
-    let Pair {
-        cq_a, cq_b, qa, qb, ..
-    } = Pair::new(&world);
-    qb.post_recv(1, &[]);
-    qa.post(&Wr::new(2, WrOpcode::Send));
-    cq_a.expect(2, WcStatus::Success);
-    cq_b.expect(1, WcStatus::Success);
-    assert_eq!(world.net.sent.load(Ordering::Relaxed), 0);
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = World::new(2, setup);
+        let Pair {
+            cq_a, cq_b, qa, qb, ..
+        } = Pair::new(&world);
+        qb.post_recv(1, &[]);
+        qa.post(&Wr::new(2, WrOpcode::Send));
+        cq_a.expect(2, WcStatus::Success);
+        cq_b.expect(1, WcStatus::Success);
+        assert_eq!(world.net.sent.load(Ordering::Relaxed), 0);
+    });
 }
 
 // abi
 #[test]
 fn a_first_message_in_rtr_establishes_the_connection() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let (qa, qb) = (
@@ -426,38 +437,40 @@ fn a_first_message_in_rtr_establishes_the_connection() {
 
 #[test]
 fn a_connection_changes_its_path_between_messages() {
-    let world = World::new(2, PathPolicy::Wire);
-    let Pair {
-        a,
-        b,
-        cq_a,
-        cq_b,
-        qa,
-        qb,
-        ..
-    } = Pair::new(&world);
-    let (from, to) = (a.mr(8192), b.mr(8192));
-    for round in 0..8 {
-        let path = PATHS[round as usize % 2];
-        world.runtime.set_path(path);
-        // The change to RTS selects the data path again.
-        qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::default())
-            .unwrap();
-        let frames = world.net.sent.load(Ordering::Relaxed);
-        for id in 0..5 {
-            let data = pattern(5000, round * 10 + id);
-            a.write(from.iova, &data);
-            qb.post_recv(id, &[sge(&to, 0, 5000)]);
-            qa.post(&Wr::new(id, WrOpcode::Send).local(&from, 0, 5000));
-            cq_a.expect(id, WcStatus::Success);
-            cq_b.expect(id, WcStatus::Success);
-            assert!(b.read(to.iova, 5000) == data);
+    in_both_modes(PathPolicy::Wire, |setup| {
+        let world = World::new(2, setup);
+        let Pair {
+            a,
+            b,
+            cq_a,
+            cq_b,
+            qa,
+            qb,
+            ..
+        } = Pair::new(&world);
+        let (from, to) = (a.mr(8192), b.mr(8192));
+        for round in 0..8 {
+            let path = PATHS[round as usize % 2];
+            world.runtime.set_path(path);
+            // The change to RTS selects the data path again.
+            qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::default())
+                .unwrap();
+            let frames = world.net.sent.load(Ordering::Relaxed);
+            for id in 0..5 {
+                let data = pattern(5000, round * 10 + id);
+                a.write(from.iova, &data);
+                qb.post_recv(id, &[sge(&to, 0, 5000)]);
+                qa.post(&Wr::new(id, WrOpcode::Send).local(&from, 0, 5000));
+                cq_a.expect(id, WcStatus::Success);
+                cq_b.expect(id, WcStatus::Success);
+                assert!(b.read(to.iova, 5000) == data);
+            }
+            let sent = world.net.sent.load(Ordering::Relaxed) - frames;
+            assert_eq!(
+                sent == 0,
+                path == PathPolicy::Direct,
+                "{path:?}: {sent} frames"
+            );
         }
-        let sent = world.net.sent.load(Ordering::Relaxed) - frames;
-        assert_eq!(
-            sent == 0,
-            path == PathPolicy::Direct,
-            "{path:?}: {sent} frames"
-        );
-    }
+    });
 }

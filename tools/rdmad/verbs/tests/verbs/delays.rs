@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::Doorbell;
 
-use crate::harness::*;
 use crate::turns::unsignaled;
 
 /// Time for which each load is measured.

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::event::EventKind;
@@ -14,8 +15,6 @@ use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpAttrMask, QpState, QpType, WcStatus
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::wire::Wire;
-
-use crate::harness::*;
 
 const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
 const EINVAL: u8 = 22;

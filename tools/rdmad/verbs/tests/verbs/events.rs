@@ -2,11 +2,10 @@
 
 //! Completion events: raised once each time a CQ is armed, and never lost.
 
+use testkit::engine::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{QpState, SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
-
-use crate::harness::*;
 
 pub const COMPLETION: EventKind = EventKind::Completion;
 
@@ -25,8 +24,8 @@ pub fn complete_one(qp: &Qp<'_>, cq: &Cq<'_>) {
 // abi: R-560
 #[test]
 fn one_event_each_time_it_is_armed() {
-    on_both_paths(|path| {
-        let world = World::new(1, path);
+    in_all_setups(|setup| {
+        let world = World::new(1, setup);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 16);
         let qp = qp(vm, &cq);
@@ -46,8 +45,8 @@ fn one_event_each_time_it_is_armed() {
 // abi
 #[test]
 fn solicited_only() {
-    on_both_paths(|path| {
-        let world = World::new(1, path);
+    in_all_setups(|setup| {
+        let world = World::new(1, setup);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 16);
         let qp = qp(vm, &cq);
@@ -76,9 +75,9 @@ fn solicited_only() {
 // abi
 #[test]
 fn an_event_driven_consumer_sees_every_completion() {
-    on_both_paths(|path| {
+    in_all_setups(|setup| {
         const MESSAGES: u64 = 500;
-        let world = World::new(2, path);
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let qa = Qp::new(a, &cq_a, &cq_a, Options::default());

@@ -13,6 +13,7 @@ use roce::net::{gid_to_ip, multicast_mac};
 use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
+use testkit::engine::*;
 use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdAttachMcast;
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
@@ -20,8 +21,6 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpType, WcStatus, WrOpcode, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
 use vswitch::{Config, DatagramPath, Uplink};
-
-use crate::harness::*;
 
 /// DMA address of memory that the test can take away.
 const AT: u64 = 1 << 40;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use roce::headers::{Body, Part, SendPart};
 use roce::work::With;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
+use testkit::engine::*;
+use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 
-use crate::harness::*;
 use crate::services::numbered;
 
 /// Number of pairs of QPs that send.
@@ -214,11 +214,8 @@ fn room_that_comes_too_early_is_not_missed() {
     for at_once in [false, true] {
         let config = RuntimeConfig {
             path: PathPolicy::Wire,
-            workers: Some(1),
             at_once,
-            clock: Clock::manual(),
-            worker_kind: WorkerKind::Stepped,
-            ..RuntimeConfig::default()
+            ..stepped::config(1)
         };
         let world = World::with_config(2, config, Limits::default());
         let options = Options::of(QpType::Ud);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use testkit::engine::*;
 use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, Command};
 use virtio_rdma_abi::event::EventKind;
@@ -13,8 +14,6 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_ring::RingMemory;
-
-use crate::harness::*;
 
 /// A connection of well-behaved QPs, which has to work regardless of hostile objects.
 struct Healthy<'vm> {
@@ -386,7 +385,7 @@ fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
     let world = World::new(2, PathPolicy::Direct);
     let healthy = Healthy::new(&world);
     let vm = &world.vms[0];
-    // This ring is outside the memory from which the harness allocates.
+    // This ring is outside the memory from which the driver allocates.
     let extra: u64 = 1 << 32;
     let fd = dma::testing::guest_memory(1 << 20).unwrap();
     vm.space.map(extra, fd, 0, 1 << 20, true).unwrap();

@@ -16,6 +16,8 @@ use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
+use testkit::engine::*;
+use testkit::Netdev;
 use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdDelGid, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
@@ -26,8 +28,6 @@ use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 use vswitch::Config;
-
-use crate::harness::*;
 
 /// A management datagram that a process sends to UDP port 4791.
 fn management(from: &Vm, to: &Vm) -> Vec<u8> {
@@ -62,7 +62,7 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     connect(&gsi, &theirs);
     let mr = a.mr(4096);
     gsi.post_recv(9, &[sge(&mr, 0, 400)]);
-    interface::Net::at(&net).send(&management(b, a));
+    Netdev::at(&net).send(&management(b, a));
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });

@@ -4,12 +4,12 @@
 //! frame is lost, whatever the number of QPs.
 
 use tempfile::TempDir;
+use testkit::engine::*;
+use testkit::wait_until;
 use verbs::{Clock, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::{Mtu, QpType, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 use vswitch::{Config, DatagramPath, Uplink};
-
-use crate::harness::*;
 
 /// Number of VMs that send to, or are read by, the receiver.
 const PEERS: usize = 5;
@@ -173,7 +173,7 @@ fn packets_of_unreliable_connections_arrive_at_a_slow_vm() {
     let waiting = || daemon.switch.stats()[PEERS].engine_queue.frames;
     daemon.set_deaf(PEERS, true);
     let slow = || {
-        waiting::wait_until("a crowded VM", || waiting() >= CROWDED);
+        wait_until("a crowded VM", || waiting() >= CROWDED);
         let sent = peers.iter().map(|vm| vm.hca.status().counters.tx_packets);
         assert!(sent.sum::<u64>() < packets, "the senders wait");
         daemon.set_deaf(PEERS, false);
@@ -195,7 +195,7 @@ fn packets_of_unreliable_connections_arrive_at_a_slow_vm() {
             .map(|port| port.dropped)
             .sum::<u64>()
     };
-    waiting::wait_until("the packets", || taken() + lost() == packets);
+    wait_until("the packets", || taken() + lost() == packets);
     assert_eq!((taken(), lost()), (packets, 0));
 }
 

@@ -5,12 +5,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use testkit::engine::World;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::CmdAddGid;
-
-use crate::harness::World;
 
 const EADDRINUSE: u8 = 98;
 

@@ -4,12 +4,11 @@
 
 use std::fs::File;
 
+use testkit::engine::*;
 use virtio_rdma_abi::ctrl::CmdCreatePd;
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::wire::Wire;
-
-use crate::harness::*;
 
 const EIO: u8 = 5;
 /// DMA address of memory that the test can take away.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the verbs engine without a VM: a harness simulates the drivers.
-
-mod harness;
+//! Tests of the verbs engine without a VM: `testkit` simulates the drivers.
 
 mod absent;
+mod activity;
 mod agreement;
 mod arming;
 mod asynchronous;
@@ -15,11 +14,13 @@ mod contention;
 mod counter_sets;
 mod data;
 mod delays;
+mod details;
 mod draining;
 mod errors;
 mod events;
 mod failed;
 mod flows;
+mod history;
 mod hostile;
 mod identity;
 mod incast;
@@ -30,6 +31,7 @@ mod own_rings;
 mod panics;
 mod polling;
 mod port_state;
+mod refusals;
 mod registration;
 mod registration_again;
 mod resize;
@@ -37,13 +39,11 @@ mod revocation;
 mod services;
 mod srq;
 mod stand_ins;
-mod stepped;
 mod steps;
 mod switch;
 mod turns;
 mod unanswered;
+mod virtqueue_mode;
+mod way;
 mod why;
 mod windows;
-
-/// These tests use own rings. The test program `virtqueue_mode` runs many of them with virtqueues.
-pub const MODE: harness::Mode = harness::Mode::OwnRings;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Clock, Limits, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdModifyCq;
 use virtio_rdma_abi::event::EventKind;
@@ -14,7 +15,6 @@ use virtio_rdma_abi::ring::ArmKind;
 
 use crate::commands::{EINVAL, EOPNOTSUPP};
 use crate::events::{complete_one, qp, COMPLETION};
-use crate::harness::*;
 
 /// Period of the moderated CQs in microseconds.
 const PERIOD: u32 = 1000;

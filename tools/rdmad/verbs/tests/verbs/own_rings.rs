@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
@@ -11,7 +12,6 @@ use virtio_rdma_abi::ring::{ArmKind, ArmWord};
 use virtio_rdma_ring::RingMemory;
 
 use crate::events::{complete_one, qp, COMPLETION};
-use crate::harness::*;
 use crate::registration::{fails, reg, Fast};
 
 // abi
@@ -40,7 +40,6 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
     assert!(vm.sink.is_empty());
 }
 
-// abi
 #[test]
 fn events_wait_for_buffers_in_their_order() {
     // With two workers, the events could be in another order than the completions.
@@ -64,7 +63,9 @@ fn events_wait_for_buffers_in_their_order() {
     for index in [4, 3, 1, 0] {
         vm.sink.buffers.store(1, Ordering::SeqCst);
         vm.hca.notified(2);
+        // abi: R-545
         wait("the event", || (!vm.sink.is_empty()).then_some(()));
+        // abi
         assert_eq!(
             *vm.sink.events.lock().unwrap(),
             [(2, COMPLETION, cqs[index].cookie)]
@@ -75,6 +76,7 @@ fn events_wait_for_buffers_in_their_order() {
     vm.hca.notified(2);
     vm.hca.notified(77);
     complete_one(&qps[0], &cqs[0]);
+    // abi: R-548
     assert!(vm.sink.is_empty());
 }
 

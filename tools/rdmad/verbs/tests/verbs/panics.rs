@@ -8,14 +8,13 @@ use std::sync::Arc;
 use roce::frame::{Frames, Lane};
 use roce::net::Mac;
 use roce::FramePort;
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
-
-use crate::harness::*;
 
 const EIO: u8 = 5;
 

@@ -5,9 +5,8 @@
 use std::thread;
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy, RuntimeConfig};
-
-use crate::harness::*;
 
 /// Time within which a worker that does not poll requests a doorbell.
 const REST: Duration = Duration::from_millis(2);

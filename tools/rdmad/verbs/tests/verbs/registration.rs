@@ -2,14 +2,13 @@
 
 //! Fast registration: REG_MR, LOCAL_INV and invalidation by the peer.
 
+use testkit::engine::*;
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdCreatePd, CmdDeregMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::{MrNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
-
-use crate::harness::*;
 
 /// Address of the MRs in work requests, not page-aligned.
 const IOVA: u64 = 0x7000_0010;
@@ -61,16 +60,22 @@ impl<'vm> Fast<'vm> {
     }
 
     pub fn reg_pages(&self, key: u32) -> RegPages {
+        // abi: R-341
         RegPages {
             base: Reg {
                 mrn: self.mr.mrn,
                 key,
                 access: FULL,
             },
+            // abi: R-342
             pages: self.list,
+            // abi: R-343
             npages: 3,
+            // abi: R-344
             iova: IOVA,
+            // abi: R-345
             length: LEN,
+            // abi: R-346
             page_shift: 12,
             reserved: [0; 4],
         }
@@ -107,10 +112,10 @@ fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {
     wr.clone().imm(key.to_le_bytes()).bytes()
 }
 
-/// Runs `test` with a pair of kernel QPs on each data path. REG_MR carries a page list.
+/// Runs `test` with a pair of kernel QPs in each setup. REG_MR carries a page list.
 fn each(test: impl Fn(&Pair<'_>)) {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         world.negotiate(&[Feature::RegPages]);
         test(&Pair::with(&world, kernel(), kernel()));
     });
@@ -124,7 +129,6 @@ pub fn fails(p: &Pair<'_>, wqe: &[u8], status: WcStatus) {
     assert_eq!(p.qa.state(), QpState::Err);
 }
 
-// abi
 #[test]
 fn registered_used_and_invalidated_in_one_go() {
     each(|p| {
@@ -134,23 +138,29 @@ fn registered_used_and_invalidated_in_one_go() {
             let key = (a.mr.key & !0xff) | (round % 0x100);
             // All work requests are posted without waiting for earlier completions.
             p.qa.post_bytes(&reg(1, &a.reg_pages(key)));
+            // abi: R-358
             p.qa.post(
                 &Wr::new(2, WrOpcode::RdmaRead)
                     .local(&a.under(key), 0, 0x2000)
                     .remote(&p.mb, 0),
             );
+            // abi: R-359
             p.qa.post_bytes(&local_inv(3, key));
+            // abi: R-360
             p.qa.post_bytes(&reg(4, &a.reg_pages(key ^ 1)));
             p.qa.post(
                 &Wr::new(5, WrOpcode::RdmaWrite)
                     .local(&a.under(key ^ 1), 0, 0x2000)
                     .remote(&p.mb, 0x4000),
             );
+            // abi: R-620
             p.qa.post_bytes(&local_inv(6, key ^ 1));
             for id in 1..=6 {
+                // abi
                 p.cq_a.expect(id, WcStatus::Success);
             }
         }
+        // abi: R-333
         assert_eq!(a.read(0, 0x2000), pattern(0x2000, 1));
         assert_eq!(p.b.read(p.mb.iova + 0x4000, 0x2000), pattern(0x2000, 1));
         // A writes to memory that B has registered.
@@ -162,17 +172,20 @@ fn registered_used_and_invalidated_in_one_go() {
     });
 }
 
-// abi
 #[test]
 fn pages_that_were_mapped_before() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let p = Pair::with(&world, kernel(), kernel());
         let b = Fast::new(p.b, p.b.pdn);
         b.map();
+        // abi: R-335
         let registration = Reg {
+            // abi: R-336
             mrn: b.mr.mrn,
+            // abi: R-337
             key: b.mr.key,
+            // abi: R-338
             access: FULL,
         };
         p.qb.post_bytes(&wqe(1, WrOpcode::RegMr, 0, &registration));
@@ -193,6 +206,7 @@ fn pages_that_were_mapped_before() {
             key: other.mr.key,
             access: FULL,
         };
+        // abi: R-352
         fails(
             &p,
             &wqe(5, WrOpcode::RegMr, 0, &registration),
@@ -233,16 +247,18 @@ fn zero_based_and_large_pages() {
     });
 }
 
-// abi
 #[test]
 fn registrations_that_are_refused() {
     type Change = fn(&mut RegPages);
     let changes: [(&str, Change); 15] = [
+        // abi: R-352
         ("MR", |reg| {
             reg.base.mrn = MrNumber::new(reg.base.mrn.get() + 1)
         }),
         ("no MR", |reg| reg.base.mrn = MrNumber::new(0)),
+        // abi: R-353
         ("number in the key", |reg| reg.base.key ^= 0x100),
+        // abi: R-354
         ("access flags", |reg| {
             reg.base.access = AccessFlags::REMOTE_WRITE
         }),
@@ -255,9 +271,11 @@ fn registrations_that_are_refused() {
         ("empty", |reg| reg.length = 0),
         ("wrapping", |reg| reg.length = u64::MAX),
         ("wrapping", |reg| reg.iova = u64::MAX - 0xf),
+        // abi: R-354
         ("page size", |reg| reg.page_shift = 11),
         ("page size", |reg| reg.page_shift = 63),
         ("list", |reg| reg.pages = 1 << 40),
+        // abi: R-347
         ("reserved", |reg| reg.reserved[3] = 1),
     ];
     for (name, change) in changes {
@@ -266,6 +284,7 @@ fn registrations_that_are_refused() {
             let a = Fast::new(p.a, p.a.pdn);
             let mut pages = a.reg_pages(a.mr.key);
             change(&mut pages);
+            // abi
             fails(p, &reg(1, &pages), WcStatus::MwBindErr);
             p.responder_lives();
         });
@@ -294,6 +313,7 @@ fn registrations_that_are_refused() {
         let a = Fast::new(p.a, p.a.pdn);
         p.qa.post_bytes(&reg(1, &a.reg_pages(a.mr.key)));
         p.cq_a.expect(1, WcStatus::Success);
+        // abi: R-352
         let again = reg(2, &a.reg_pages(a.mr.key ^ 1));
         fails(p, &again, WcStatus::MwBindErr);
     });
@@ -412,8 +432,8 @@ fn a_read_that_invalidates_its_sink() {
 // abi
 #[test]
 fn unreliable_connections_register_too() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         world.negotiate(&[Feature::RegPages]);
         let options = Options {
             user: false,

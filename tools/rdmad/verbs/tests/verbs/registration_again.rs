@@ -2,6 +2,7 @@
 
 //! REREG_MR: changes of an MR's access flags, PD and memory. The keys stay the same.
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{
     CmdAllocMw, CmdCreateMr, CmdCreatePd, CmdDeallocMw, CmdDestroyPd, CmdRegUserMr,
@@ -12,8 +13,6 @@ use virtio_rdma_abi::ib::{AccessFlags, MwType, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::{MrNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Member, SqHeader};
-
-use crate::harness::*;
 
 const EINVAL: u8 = 22;
 const EFAULT: u8 = 14;
@@ -113,14 +112,15 @@ fn another_pd() {
     });
 }
 
-// abi
 #[test]
 fn changes_that_are_refused() {
     type Edit = fn(&Vm, &mut CmdReregMr);
     let edits: [(&str, Edit, u8); 11] = [
         ("no MR", |_, c| c.mrn = MrNumber::new(0), EINVAL),
+        // abi: R-327
         ("nothing", |_, c| c.flags = ReregFlags::NONE, EINVAL),
         ("unknown", |_, c| c.flags = ReregFlags(8), EINVAL),
+        // abi: R-326
         ("PD", |_, c| c.memory.base.pdn = Pdn::new(99), EINVAL),
         (
             "access flags",
@@ -132,6 +132,7 @@ fn changes_that_are_refused() {
         ("list", |_, c| c.memory.base.pages = 1 << 40, EFAULT),
         ("page size", |_, c| c.memory.page_shift = 11, EINVAL),
         ("depth", |_, c| c.memory.depth = 2, EINVAL),
+        // abi: R-327
         (
             "fast registration",
             |vm, c| {
@@ -148,14 +149,17 @@ fn changes_that_are_refused() {
     each(|p| {
         let mr = p.b.mr(4096);
         for (name, edit, errno) in edits {
+            // abi: R-321
             let mut cmd = rereg(p.b, &mr, ReregFlags::ALL);
             edit(p.b, &mut cmd);
             assert_eq!(p.b.call(cmd).err(), Some(errno), "{name}");
         }
         let mut moved = rereg(p.b, &mr, ReregFlags::ACCESS);
         moved.memory.base.access_flags = FULL | AccessFlags::ZERO_BASED;
+        // abi: R-328
         assert_eq!(p.b.call(moved).err(), Some(EINVAL), "another base");
         // The refused changes had no effect.
+        // abi: R-330
         writes(p, &mr, WcStatus::Success);
     });
 }

@@ -2,6 +2,7 @@
 
 //! Resizing of CQs, which moves them to other rings.
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
@@ -12,7 +13,6 @@ use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::events::qp;
-use crate::harness::*;
 
 const EINVAL: u8 = 22;
 const EOPNOTSUPP: u8 = 95;

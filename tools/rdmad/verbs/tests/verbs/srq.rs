@@ -4,6 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
+use testkit::engine::qp::PAGE;
+use testkit::engine::srq::{request, ring};
+use testkit::engine::*;
 use virtio_rdma_abi::config::{SrqConfig, SRQ_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
@@ -14,9 +17,6 @@ use virtio_rdma_abi::ring::{Doorbell, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::commands::create_qp;
-use crate::harness::qp::PAGE;
-use crate::harness::srq::{request, ring};
-use crate::harness::*;
 
 const EINVAL: u8 = 22;
 const EBUSY: u8 = 16;
@@ -196,13 +196,14 @@ fn an_empty_srq_is_not_ready_until_something_is_posted() {
     }
 }
 
-// abi
 #[test]
 fn the_limit_is_told_of_once() {
     each_rc(|bench| {
         let srq = &bench.srq;
         bench.post(0, 8);
+        // abi: R-562
         srq.modify(SrqAttrMask::LIMIT, 7).unwrap();
+        // abi: R-563
         assert_eq!(srq.query().limit, 7);
         for id in 0..4 {
             bench.send(0, id, 1);
@@ -211,10 +212,12 @@ fn the_limit_is_told_of_once() {
             let expected = if id == 0 { 7 } else { 0 };
             assert_eq!(srq.query().limit, expected, "after {id}");
         }
+        // abi
         bench.b.sink.expect(LIMIT, srq.cookie);
         assert!(bench.b.sink.is_empty(), "once");
         // A limit above the number of posted receives is reached at once.
         srq.modify(SrqAttrMask::LIMIT, 5).unwrap();
+        // abi: R-568
         bench.b.sink.expect(LIMIT, srq.cookie);
         srq.modify(SrqAttrMask::LIMIT, 4).unwrap();
         srq.modify(SrqAttrMask::LIMIT, 0).unwrap();
@@ -223,6 +226,7 @@ fn the_limit_is_told_of_once() {
         assert!(bench.b.sink.is_empty(), "disarmed");
         assert_eq!(srq.modify(SrqAttrMask::LIMIT, 9), Err(EINVAL));
         assert_eq!(srq.modify(SrqAttrMask(4), 0), Err(EINVAL));
+        // abi: R-564
         assert_eq!(srq.modify(SrqAttrMask::NONE, 1), Err(EINVAL));
     });
 }
@@ -373,19 +377,21 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
     });
 }
 
-// abi
 #[test]
 fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     each_rc(|bench| {
         let ring = bench.srq.ring();
         ring.set_owner(9);
         bench.send(0, 1, 1);
+        // abi: R-521
         bench.cq_a.expect(1, WcStatus::RemOpErr);
+        // abi
         bench.b.sink.expect(SRQ_ERR, bench.srq.cookie);
         for receiver in &bench.receivers {
             receiver.wait_for(QpState::Err);
             let fatal = EventKind::Async(AsyncEvent::QpFatal);
             bench.b.sink.expect(fatal, receiver.cookie);
+            // abi: R-567
             bench.b.sink.expect(LAST, receiver.cookie);
         }
         assert_eq!(bench.srq.modify(SrqAttrMask::LIMIT, 1), Err(EINVAL));
@@ -396,7 +402,6 @@ fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     });
 }
 
-// abi
 #[test]
 fn a_queue_grows_with_work_in_it() {
     each_rc(|bench| {
@@ -407,14 +412,18 @@ fn a_queue_grows_with_work_in_it() {
             assert_eq!(bench.received(WcStatus::Success), (0, id));
         }
         bench.srq.complete(slots[1]);
+        // abi: R-564
         assert_eq!(bench.srq.resize(4), Err(EINVAL), "shorter");
+        // abi: R-562
         bench.srq.resize(16).unwrap();
+        // abi: R-563
         assert_eq!(bench.srq.query().max_wr, 16);
         // There is room for 9 receives: one in the slot of a completed receive, and 8 in new slots.
         bench.post(8, 9);
         for id in 3..17 {
             bench.send((id % 2) as usize, id, 1);
             bench.cq_a.expect(id, WcStatus::Success);
+            // abi
             assert_eq!(
                 bench.received(WcStatus::Success),
                 ((id % 2) as usize, id),
@@ -447,13 +456,13 @@ fn an_srq_in_use_is_not_destroyed() {
     vm.hca.reset();
 }
 
-// abi
 #[test]
 fn bad_requests_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);
     let vm = &world.vms[0];
     let space = vm.hca.config_space();
     let limits = SrqConfig::get(&space[SRQ_CONFIG_OFFSET..][..SrqConfig::SIZE]);
+    // abi
     assert_eq!((limits.max_srq_wr, limits.max_srq_sge), (32_768, 32));
     let ring = ring(vm, 8);
     let good = request(vm, vm.pdn, &ring);
@@ -463,20 +472,24 @@ fn bad_requests_are_refused() {
             ..good
         },
         CmdCreateSrq { max_wr: 0, ..good },
+        // abi: R-511
         CmdCreateSrq { max_wr: 9, ..good },
         CmdCreateSrq {
             max_sge: limits.max_srq_sge + 1,
             ..good
         },
+        // abi: R-511
         CmdCreateSrq { max_sge: 4, ..good },
         CmdCreateSrq {
             flags: CreateFlags::SRQ,
             ..good
         },
+        // abi: R-509
         CmdCreateSrq {
             ring: RingAddr::ZERO,
             ..good
         },
+        // abi: R-510
         CmdCreateSrq {
             doorbell_page: u32::MAX,
             ..good

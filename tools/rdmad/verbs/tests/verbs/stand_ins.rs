@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use roce::headers::{Body, Part, SendPart};
 use roce::work::With;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
+use testkit::engine::*;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::{QpType, WcStatus};
 
-use crate::harness::*;
 use crate::services::numbered;
 
 /// A pair of QPs of an unreliable connection. The second QP has two receives, and the only worker
@@ -68,11 +68,9 @@ fn a_worker_that_is_awake_does_its_work_itself() {
 fn a_slow_stand_in_is_the_last_one_for_a_while() {
     let config = RuntimeConfig {
         path: PathPolicy::Wire,
-        workers: Some(1),
         // A turn may take as long as two looks at the clock.
         clock: Clock::slow(Duration::from_micros(100)),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
+        ..stepped::config(1)
     };
     let world = World::with_config(2, config, Limits::default());
     let pair = receiving(&world);

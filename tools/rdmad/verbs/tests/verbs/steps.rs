@@ -2,6 +2,7 @@
 
 //! Single steps of a worker, and acts of a driver between two steps.
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
@@ -12,7 +13,6 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 use virtio_rdma_ring::RingMemory;
 
-use crate::harness::*;
 use crate::turns::{connect_outside, is_bounded, unsignaled};
 
 /// Work requests do not wait for acknowledgements of earlier ones, within the window of a new

@@ -9,11 +9,10 @@ use std::path::Path;
 use roce::headers::{Body, Part, RcRequest, RcResponse};
 use roce::Packet;
 use tempfile::TempDir;
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, WcStatus, WrOpcode};
 use vswitch::{Config, DatagramPath, Uplink};
-
-use crate::harness::*;
 
 /// A daemon with two workers that uses the wire path.
 fn daemon(vms: RangeInclusive<usize>, config: Config) -> Daemon {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use roce::headers::{Aeth, Body, Bth, Deth, Headers, RcResponse, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, WorkerKind, MAX_TURN};
+use testkit::engine::*;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, MAX_TURN};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr, CmdDetachMcast};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
@@ -23,8 +24,6 @@ use virtio_rdma_abi::ring::{Doorbell, WORK_SLOTS};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_ring::RingMemory;
-
-use crate::harness::*;
 
 const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 /// Slots of the longest ring.
@@ -372,11 +371,9 @@ fn turns_end_by_the_clock() {
     const COUNT: u64 = 60;
     for path in PATHS {
         let config = RuntimeConfig {
-            workers: Some(1),
             path,
             clock: Clock::slow(Duration::from_micros(50)),
-            worker_kind: WorkerKind::Stepped,
-            ..RuntimeConfig::default()
+            ..stepped::config(1)
         };
         let world = World::with_config(2, config, Limits::default());
         let pair = Pair::new(&world);
@@ -400,10 +397,8 @@ fn turns_end_by_the_clock() {
 fn a_message_that_is_cut_arrives_whole() {
     const LEN: u64 = 15 << 12;
     let config = RuntimeConfig {
-        workers: Some(1),
         clock: Clock::slow(Duration::from_micros(50)),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
+        ..stepped::config(1)
     };
     let world = World::with_config(2, config, Limits::default());
     let [a, b] = [&world.vms[0], &world.vms[1]];

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use roce::headers::{Aeth, Bth, Headers, RcResponse, ReadPart, Syndrome};
 use roce::Psn;
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode, DEFAULT_PKEY};
 use virtio_rdma_abi::number::Qpn;
-
-use crate::harness::*;
 
 /// The longest time that a silent peer delays other QPs.
 const PERIOD: Duration = Duration::from_millis(50);

@@ -5,12 +5,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Clock, Hca, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::Doorbell;
-
-use crate::harness::*;
 
 /// Two VMs with a clock that only the test advances.
 fn world(path: PathPolicy) -> World {
@@ -24,7 +23,7 @@ fn world(path: PathPolicy) -> World {
 
 /// Why a QP's work does not go on.
 fn why(hca: &Hca, qpn: Qpn) -> Option<String> {
-    hca.qp_details(qpn).unwrap().1.why
+    hca.qp_details(qpn, true).unwrap().1.why
 }
 
 /// Fails unless the explanation of a QP has all of `parts`.
@@ -86,24 +85,61 @@ fn the_peer_has_no_receive() {
             world.runtime.advance(Duration::ZERO);
             let parts = ["no receive posted (RNR)", "due in 10.2 ms", left];
             explains(&p.a.hca, p.qa.qpn, &parts);
+            let parts = ["a request of its peer waits: no receive is posted"];
+            explains(&p.b.hca, p.qb.qpn, &parts);
+            p.qb.post_recv(1, &[sge(&p.mb, 0, 64)]);
+            assert_eq!(why(&p.b.hca, p.qb.qpn), None);
         }
     });
 }
 
 #[test]
 fn an_srq_has_run_dry() {
+    on_both_paths(|path| {
+        let world = world(path);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+        let srq = Srq::new(b, 16);
+        let from = Qp::new(a, &cq_a, &cq_a, Options::default());
+        let to = Qp::with_srq(b, &cq_b, srq.srqn, Options::default()).unwrap();
+        connect(&from, &to);
+        let (mr, mr_b) = (a.mr(4096), b.mr(4096));
+        srq.post(1, &[sge(&mr_b, 0, 64)]);
+        for id in 1..=2 {
+            from.post(&Wr::new(id, WrOpcode::Send).local(&mr, 0, 64));
+        }
+        world.runtime.advance(Duration::ZERO);
+        let dry = format!("SRQ {} has no receive, and 1 completions", srq.srqn);
+        let parts = ["a request of its peer waits", &dry, "not polled"];
+        explains(&b.hca, to.qpn, &parts);
+    });
+}
+
+#[test]
+fn the_device_of_the_port_has_failed() {
+    on_both_paths(|path| {
+        let world = world(path);
+        let p = Pair::new(&world);
+        assert!(p.qa.post_all(&[p.send(1, 8).bytes()]));
+        p.a.hca.fail("planted");
+        explains(&p.a.hca, p.qa.qpn, &["of its port has failed: planted"]);
+        assert_eq!(p.a.hca.failure().as_deref(), Some("planted"));
+        p.a.hca.reset();
+        assert_eq!(p.a.hca.failure(), None);
+    });
+}
+
+#[test]
+fn work_is_posted_before_rts() {
     let world = world(PathPolicy::Wire);
     let [a, b] = [&world.vms[0], &world.vms[1]];
-    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-    let srq = Srq::new(b, 16);
-    let from = Qp::new(a, &cq_a, &cq_a, Options::default());
-    let to = Qp::with_srq(b, &cq_b, srq.srqn, Options::default()).unwrap();
-    connect(&from, &to);
-    let mr = a.mr(4096);
-    from.post(&Wr::new(1, WrOpcode::Send).local(&mr, 0, 64));
+    let cq = Cq::new(a, 64);
+    let qp = Qp::new(a, &cq, &cq, Options::default());
+    qp.to_init().unwrap();
+    qp.to_rtr(b, qp.qpn).unwrap();
+    qp.post(&Wr::new(1, WrOpcode::Send));
     world.runtime.advance(Duration::ZERO);
-    let dry = format!("SRQ {} has no receive", srq.srqn);
-    explains(&b.hca, to.qpn, &["a request of its peer waits", &dry]);
+    explains(&a.hca, qp.qpn, &["it sends only in RTS, and is in RTR"]);
 }
 
 #[test]
@@ -149,6 +185,10 @@ fn a_port_has_no_frames() {
     let buffers = world.net.take_buffers(p.a.mac);
     p.qa.post(&p.send(1, 64));
     world.runtime.advance(Duration::ZERO);
-    explains(&p.a.hca, p.qa.qpn, &["the port has no room for its frames"]);
+    explains(
+        &p.a.hca,
+        p.qa.qpn,
+        &["the port has had no room for its frames for "],
+    );
     drop(buffers);
 }

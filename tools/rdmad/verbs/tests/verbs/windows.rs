@@ -2,6 +2,7 @@
 
 //! Memory windows: commands, BIND_MW, access of peers, invalidation and deallocation.
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdCreatePd, CmdDeallocMw, CmdDeregMr, CmdDestroyPd};
 use virtio_rdma_abi::feature::Feature;
@@ -11,8 +12,6 @@ use virtio_rdma_abi::ib::{
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::BindMw;
-
-use crate::harness::*;
 
 const EINVAL: u8 = 22;
 const ENOMEM: u8 = 12;
@@ -112,7 +111,6 @@ fn bound(p: &Pair<'_>, id: u64, wanted: &BindMw) {
     assert_eq!(cqe.opcode, WrOpcode::BindMw.value() as u8);
 }
 
-// abi
 #[test]
 fn windows_are_allocated_and_deallocated() {
     let limits = Limits {
@@ -124,6 +122,7 @@ fn windows_are_allocated_and_deallocated() {
     let vm = &world.vms[0];
     let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
     for bad in [
+        // abi: R-394
         CmdAllocMw {
             mw_type: 0,
             ..alloc(pdn, MwType::One)
@@ -132,6 +131,7 @@ fn windows_are_allocated_and_deallocated() {
             mw_type: 3,
             ..alloc(pdn, MwType::One)
         },
+        // abi: R-394
         CmdAllocMw {
             reserved: [0, 0, 1],
             ..alloc(pdn, MwType::One)
@@ -140,10 +140,14 @@ fn windows_are_allocated_and_deallocated() {
     ] {
         assert_eq!(vm.call(bad).err(), Some(EINVAL), "{bad:?}");
     }
+    // abi: R-374
     let one = vm.call(alloc(pdn, MwType::One)).unwrap();
+    // abi: R-376
     let two = vm.call(alloc(pdn, MwType::Two)).unwrap();
+    // abi
     assert_eq!(vm.call(alloc(pdn, MwType::Two)).err(), Some(ENOMEM));
     assert_ne!(one.mwn, two.mwn);
+    // abi
     assert_eq!(
         [one.rkey >> 8, two.rkey >> 8],
         [one.mwn.get(), two.mwn.get()],
@@ -151,13 +155,17 @@ fn windows_are_allocated_and_deallocated() {
     );
     // Numbers of MRs and windows are in different ranges.
     let mr = vm.mr(1);
+    // abi: R-380
     assert!(mr.mrn.get() < one.mwn.get());
+    // abi: R-121
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
     for mwn in [one.mwn, two.mwn] {
+        // abi: R-379
         assert_eq!(vm.call(CmdDeallocMw { mwn }).err(), None);
     }
     for number in [one.mwn.get(), mr.mrn.get(), 0, u32::MAX] {
         let mwn = MwNumber::new(number);
+        // abi: R-117
         assert_eq!(vm.call(CmdDeallocMw { mwn }).err(), Some(EINVAL));
     }
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), None);
@@ -304,26 +312,34 @@ fn what_a_window_does_not_admit() {
     }
 }
 
-// abi
 #[test]
 fn bindings_that_fail() {
     type Change = fn(&Pair<'_>, &mut BindMw);
     let changes: [(&str, Change); 9] = [
+        // abi
         ("window", |_, b| b.mw_rkey ^= 1),
+        // abi: R-385
         ("new key", |_, b| b.rkey ^= 0x100),
+        // abi: R-386
         ("MR", |_, b| b.lkey ^= 1),
+        // abi: R-401
         ("past the MR", |_, b| b.length = MR_LEN - AT + 1),
+        // abi: R-387
         ("access flags", |_, b| b.access = AccessFlags::MW_BIND),
+        // abi: R-388
         ("reserved", |_, b| b.reserved[0] = 1),
+        // abi
         ("no MW_BIND", |p, b| {
             let mr = p.b.register(p.b.pdn, p.b.alloc(MR_LEN), MR_LEN, FULL);
             (b.lkey, b.addr) = (mr.key, mr.addr);
         }),
+        // abi: R-400
         ("no local write", |p, b| {
             let access = AccessFlags::MW_BIND;
             let mr = p.b.register(p.b.pdn, p.b.alloc(MR_LEN), MR_LEN, access);
             (b.lkey, b.addr) = (mr.key, mr.addr);
         }),
+        // abi: R-396
         ("PD of the MR", |p, b| {
             let pdn = p.b.call(CmdCreatePd::ZERO).unwrap().pdn;
             let mr = p.b.register(pdn, p.b.alloc(MR_LEN), MR_LEN, BINDABLE);
@@ -340,6 +356,7 @@ fn bindings_that_fail() {
                 change(p, &mut wanted);
                 p.qb.post_bytes(&bind(1, &wanted));
                 p.qb.post(&Wr::new(2, WrOpcode::Send));
+                // abi: R-718
                 p.cq_b.expect(1, WcStatus::MwBindErr);
                 p.cq_b.expect(2, WcStatus::WrFlushErr);
                 let state = match qp_type {

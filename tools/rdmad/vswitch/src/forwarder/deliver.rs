@@ -253,8 +253,8 @@ impl Forwarder {
         }
     }
 
-    /// Notifies the engines that have got room in this round, and the last one with frames. To the
-    /// last of all these engines the current thread is `caller`: if it is idle, the engine may do
+    /// Notifies the engines that have got room in this round, and the last one with frames. The
+    /// last of these engines is notified as by `caller`: if this thread is idle, the engine may do
     /// its work now.
     pub(crate) fn notify_last(&mut self, caller: Caller) {
         for port in self.calls.take_with_room() {

@@ -20,7 +20,7 @@ use super::patience::Patience;
 /// A port of the switch: one virtual machine.
 pub(crate) struct SwitchPort {
     pub(crate) mac: Mac,
-    /// Further addresses of `net`.
+    /// Additional addresses of `net`.
     pub(crate) more_macs: Vec<Mac>,
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.

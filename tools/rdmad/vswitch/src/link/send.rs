@@ -46,7 +46,7 @@ pub(super) const STALE: Duration = Duration::from_millis(500);
 /// frames. The rest of [`BACKLOG`] is for copies of frames, which do not wait.
 const HOLD: usize = BACKLOG / 2;
 
-/// Number of waiting frames at which the switch reads further frames of the network interface: few
+/// Number of waiting frames at which the switch reads more frames of the network interface: few
 /// reads return that many frames, so the link does not run out of frames.
 const RELEASE: usize = HOLD / 2;
 
@@ -250,7 +250,7 @@ impl Link {
         }
         let pause = self.pause(now);
         if pause > SLOW {
-            // Frames that wait for so long are of no use. The first may have been sent in part.
+            // Frames that wait for this long are of no use. The first may have been sent in part.
             self.lost.over_share += self.backlog.shorten(0);
         }
         let oldest = self.backlog.oldest();
@@ -291,7 +291,7 @@ impl Link {
         !self.is_slow_for(source) && self.backlog.len_of(source) >= HOLD
     }
 
-    /// Whether a network interface that [has to wait](Self::is_crowded_by) may go on.
+    /// Whether a network interface that [has to wait](Self::is_crowded_by) may continue.
     pub(crate) fn has_room_for(&self, source: SourceIndex) -> bool {
         self.is_slow_for(source) || self.backlog.len_of(source) <= RELEASE
     }

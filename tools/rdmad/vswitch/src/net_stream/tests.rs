@@ -110,7 +110,7 @@ fn a_malformed_length_is_told() {
             "{told:?}"
         );
     }
-    // A frame that is too long for the switch alone is passed over.
+    // Only a frame that is too long for the switch is skipped.
     let (mut stream, mut far) = connected();
     far.write_all(&packet(1, MAX_LENGTH)).unwrap();
     far.write_all(&packet(2, 60)).unwrap();
@@ -142,7 +142,6 @@ fn the_next_connection_starts_anew() {
     assert_eq!(take(&mut stream).unwrap(), [2; 60]);
 }
 
-/// Frames of these lengths.
 fn frames(pool: &FramePool, lengths: impl IntoIterator<Item = usize>) -> VecDeque<Frame> {
     let frame = |(number, len): (usize, usize)| {
         let mut frame = pool.take(len).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch, and real sockets at the other ends of its links.
+//! A switch, and real sockets at the other ends of its links. The networks of `testkit` have no
+//! switch, or a real one that joins engines.
 //!
 //! To show that a frame does not arrive, a test sends another frame afterwards: it must be the next
 //! one that arrives.
@@ -22,12 +23,7 @@ use tempfile::TempDir;
 use vswitch::stats::Stats;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
 
-#[path = "../../../testing/net.rs"]
-mod net;
-#[path = "../../../testing/wait.rs"]
-mod waiting;
-pub use net::Net;
-pub use waiting::*;
+pub use testkit::{wait_until, Netdev};
 
 pub const BROADCAST: Mac = [0xff; 6];
 pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
@@ -114,9 +110,9 @@ pub trait End {
     fn receive(&self) -> Vec<u8>;
 }
 
-impl End for Net {
+impl End for Netdev {
     fn receive(&self) -> Vec<u8> {
-        Net::receive(self)
+        Netdev::receive(self)
     }
 }
 
@@ -186,7 +182,7 @@ const GREETINGS: u64 = 1;
 /// A switch with its engines and the far ends of its links.
 pub struct Rig {
     pub switch: Switch,
-    pub nets: Vec<Net>,
+    pub nets: Vec<Netdev>,
     pub uplinks: Vec<Far>,
     pub engines: Vec<(EnginePort, mpsc::Receiver<()>)>,
     pub dir: TempDir,
@@ -230,7 +226,7 @@ impl Rig {
             .map_while(|port| port.net.clone())
             .collect();
         let (switch, engines) = Switch::start(config).unwrap();
-        let nets: Vec<_> = paths.iter().map(|path| Net::at(path)).collect();
+        let nets: Vec<_> = paths.iter().map(|path| Netdev::at(path)).collect();
         // The switch refuses this frame. By then, it has accepted the connection.
         for (port, net) in nets.iter().enumerate() {
             net.send(&[0; 14]);

@@ -12,7 +12,7 @@ use crate::packet::Packet;
 use crate::rc::congestion::is_marked;
 use crate::rc::timer::rnr_delay;
 use crate::rc::RNR_RETRY_FOREVER;
-use crate::work::{SendOp, WcStatus};
+use crate::work::{SendOp, WcFault};
 
 use super::{Pending, Requester};
 
@@ -31,15 +31,16 @@ impl<L> Requester<L> {
         if self.dead {
             return Ok(());
         }
+        let psn = packet.headers.bth.psn;
         if is_marked(&packet.path) {
-            env.count(Incident::Marked);
+            env.note(Incident::Marked, psn, 0);
             self.window.notified(self.una, self.sent);
         }
         if response == RcResponse::Congestion {
-            env.count(Incident::NotificationReceived);
+            env.note(Incident::NotificationReceived, self.psn(self.una), 0);
             self.window.notified(self.una, self.sent);
         }
-        let distance = packet.headers.bth.psn.since(self.psn(self.una));
+        let distance = psn.since(self.psn(self.una));
         let Ok(distance) = u64::try_from(distance) else {
             return Ok(());
         };
@@ -52,18 +53,28 @@ impl<L> Requester<L> {
         let (end, incident) = match response {
             RcResponse::Ack(Aeth { syndrome, .. }) => match syndrome {
                 Syndrome::Ack(_) => (at + 1, None),
-                Syndrome::Rnr(_) => (at, Some(Incident::RnrNakReceived)),
-                Syndrome::Nak(_) => (at, Some(Incident::NakReceived)),
+                Syndrome::Rnr(_) => (
+                    at,
+                    Some((Incident::RnrNakReceived, self.rnr_retries.into())),
+                ),
+                Syndrome::Nak(code) => (at, Some((Incident::NakReceived, code as u32))),
             },
             RcResponse::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => (at, None),
             RcResponse::Atomic(aeth, _) if aeth.is_ack() => (at, None),
             RcResponse::Read(_) | RcResponse::Atomic(..) | RcResponse::Congestion => return Ok(()),
         };
         self.acknowledge(end, now, env)?;
-        if let Some(incident) = incident {
-            env.count(incident);
+        if let Some((incident, number)) = incident {
+            env.note(incident, psn, number);
         }
         if self.una < end {
+            if self.went_back != Some(self.una) {
+                env.note(
+                    Incident::ResponseLost,
+                    self.psn(self.una),
+                    self.retries.into(),
+                );
+            }
             return self.go_back_once(env);
         }
         match response {
@@ -84,13 +95,13 @@ impl<L> Requester<L> {
         code: NakCode,
         env: &mut E,
     ) -> Result<(), QpError> {
-        let status = match code {
+        let fault = match code {
             NakCode::PsnSequence => return self.go_back_once(env),
-            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-            NakCode::RemoteAccess => WcStatus::RemAccessErr,
-            NakCode::RemoteOperational => WcStatus::RemOpErr,
+            NakCode::InvalidRequest => WcFault::PEER_INVALID_REQUEST,
+            NakCode::RemoteAccess => WcFault::PEER_ACCESS,
+            NakCode::RemoteOperational => WcFault::PEER_OPERATION,
         };
-        Err(self.fail(status, env))
+        Err(self.fail(fault, env))
     }
 
     /// Marks packets before `end` as acknowledged, up to the first request that has a response of
@@ -135,23 +146,23 @@ impl<L> Requester<L> {
             .front()
             .filter(|pending| matches!(pending.wr.op, SendOp::Read { .. }));
         let Some(read) = read else {
-            return Err(self.fail(WcStatus::BadRespErr, env));
+            return Err(self.fail(WcFault::BAD_RESPONSE, env));
         };
         let mtu = self.connection.mtu.bytes();
         // A message has at most 2^23 packets, so the cast does not truncate.
         let offset = (at - read.first) as u32 * mtu;
         let ends = at + 1 == read.request_end(at);
         if position.ends() != ends {
-            return Err(self.fail(WcStatus::BadRespErr, env));
+            return Err(self.fail(WcFault::BAD_RESPONSE, env));
         }
         let expected = (read.wr.length - offset).min(mtu);
         if payload.len() != expected as usize {
-            return Err(self.fail(WcStatus::LocLenErr, env));
+            return Err(self.fail(WcFault::BAD_RESPONSE_LENGTH, env));
         }
         if !payload.is_empty() {
             let last = at + 1 == read.end;
-            if let Err(status) = env.scatter_read(&read.wr.local, offset, payload, last) {
-                return Err(self.fail(status, env));
+            if let Err(fault) = env.scatter_read(&read.wr.local, offset, payload, last) {
+                return Err(self.fail(fault, env));
             }
         }
         // `rewind` has set the count to 0 if the request is to be retransmitted. A response to its
@@ -171,7 +182,7 @@ impl<L> Requester<L> {
         env: &mut E,
     ) -> Result<(), QpError> {
         if position != Position::Only || !payload.is_empty() {
-            return Err(self.fail(WcStatus::BadRespErr, env));
+            return Err(self.fail(WcFault::BAD_RESPONSE, env));
         }
         // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
@@ -191,11 +202,11 @@ impl<L> Requester<L> {
             .front()
             .filter(|pending| matches!(pending.wr.op, SendOp::Atomic { .. }));
         let Some(atomic) = atomic else {
-            return Err(self.fail(WcStatus::BadRespErr, env));
+            return Err(self.fail(WcFault::BAD_RESPONSE, env));
         };
         let bytes = original.to_le_bytes();
-        if let Err(status) = env.scatter_read(&atomic.wr.local, 0, &bytes, true) {
-            return Err(self.fail(status, env));
+        if let Err(fault) = env.scatter_read(&atomic.wr.local, 0, &bytes, true) {
+            return Err(self.fail(fault, env));
         }
         // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
@@ -232,7 +243,7 @@ impl<L> Requester<L> {
         }
         if self.attr.rnr_retry != RNR_RETRY_FOREVER {
             let Some(left) = self.rnr_retries.checked_sub(1) else {
-                return Err(self.fail(WcStatus::RnrRetryExcErr, env));
+                return Err(self.fail(WcFault::PEER_NOT_READY, env));
             };
             self.rnr_retries = left;
         }

@@ -11,7 +11,7 @@ use super::Requester;
 
 /// The state of a [`Requester`] without its connection, attributes and work requests. Positions of
 /// packets count from 0, times from the [`Epoch`]. Congestion window and round-trip times are not
-/// saved: a new process measures them anew.
+/// saved: a new process measures them again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequesterState {
@@ -90,7 +90,7 @@ impl<L> Requester<L> {
         self.attr.sq_psn = state.sq_psn;
         self.posted = state.first;
         for (index, wr) in work.into_iter().enumerate() {
-            let appended = self.append(wr, state.failed.status(index));
+            let appended = self.append(wr, state.failed.fault(index));
             debug_assert!(appended.is_ok(), "there is room");
         }
         self.una = state.una;

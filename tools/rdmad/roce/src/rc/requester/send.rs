@@ -126,12 +126,12 @@ impl<L> Requester<L> {
             }
             env.gather(&pending.wr.local, next.offset, out)
         });
-        if let Err(status) = built {
-            pending.failed = Some(status);
+        if let Err(fault) = built {
+            pending.failed = Some(fault);
             return Some(0);
         }
         if self.next < self.sent {
-            env.count(Incident::Retransmission);
+            env.note(Incident::Retransmission, next.headers.bth.psn, 0);
         } else if next.headers.bth.ack_req {
             // The round trip of a READ is measured with its first response packet.
             self.prober.asks(self.next + 1, now);
@@ -228,7 +228,7 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Headers of a request that requests an acknowledgement.
+    /// Headers of a request with the AckReq bit.
     fn asking(&self, request: RcRequest, psn: Psn) -> Headers {
         let mut bth = self.connection.bth(psn);
         bth.ack_req = true;

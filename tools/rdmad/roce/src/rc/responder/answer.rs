@@ -142,7 +142,7 @@ impl<R> Responder<R> {
         };
         let size = self.send_bare(&path, &Template::of(&path), &headers, env)?;
         self.notifier.sent();
-        env.count(Incident::NotificationSent);
+        env.note(Incident::NotificationSent, self.expected, 0);
         Some(size)
     }
 
@@ -160,8 +160,8 @@ impl<R> Responder<R> {
         let connection = &self.connection;
         let size = self.send_bare(&connection.path, connection.template(), &headers, env)?;
         match self.nak {
-            Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),
-            Some(Syndrome::Nak(_)) => env.count(Incident::NakSent),
+            Some(Syndrome::Rnr(timer)) => env.note(Incident::RnrNakSent, psn, timer.into()),
+            Some(Syndrome::Nak(code)) => env.note(Incident::NakSent, psn, code as u32),
             Some(Syndrome::Ack(_)) | None => {}
         }
         self.nak = None;

@@ -160,7 +160,7 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Checks that the QP admits `access` and that the peer may access the range of `reth`.
+    /// Checks that the QP permits `access` and that the peer may access the range of `reth`.
     pub(super) fn admit<E: ResponderEnv<Recv = R>>(
         &self,
         reth: Reth,

@@ -2,10 +2,10 @@
 
 //! SEND and RDMA WRITE.
 
-use crate::env::ResponderEnv;
+use crate::env::{RemoteFault, ResponderEnv};
 use crate::headers::{NakCode, Reth, SendPart, WritePart};
 use crate::packet::{fits, Packet};
-use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcStatus, With};
+use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcFault, WcStatus, With};
 
 use super::{NakReason, Responder, INVALID};
 
@@ -42,13 +42,13 @@ impl<R> Responder<R> {
         let mut completion =
             RecvCompletion::sent(received, part.with(), packet.headers.bth.solicited);
         if payload.len() > (recv.length - received) as usize {
-            completion.status = WcStatus::LocLenErr;
+            completion.result = Err(WcFault::RECEIVE_TOO_SHORT);
             env.complete_recv(recv, completion);
             return Err(NakReason::Fatal(NakCode::InvalidRequest, None));
         }
         if !payload.is_empty() {
-            if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
-                completion.status = status;
+            if let Err(fault) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
+                completion.result = Err(fault);
                 env.complete_recv(recv, completion);
                 return Err(NakReason::Fatal(NakCode::RemoteOperational, None));
             }
@@ -58,10 +58,10 @@ impl<R> Responder<R> {
         if position.ends() {
             completion.byte_len = received;
             if let With::Inv(rkey) = completion.with {
-                if let Err(fault) = env.invalidate(rkey) {
-                    completion.status = WcStatus::RemInvReqErr;
+                if let Err(reason) = env.invalidate(rkey) {
+                    completion.result = Err(WcFault::new(WcStatus::RemInvReqErr, reason));
                     env.complete_recv(recv, completion);
-                    return Err(fault.into());
+                    return Err(RemoteFault::Access.into());
                 }
             }
             env.complete_recv(recv, completion);
@@ -117,7 +117,7 @@ impl<R> Responder<R> {
             let solicited = packet.headers.bth.solicited;
             let mut completion = RecvCompletion::written(reth.length, imm, solicited);
             if written.is_err() {
-                completion.status = WcStatus::WrFlushErr;
+                completion.result = Err(WcFault::FLUSHED);
             }
             env.complete_recv(recv, completion);
         }

@@ -45,7 +45,7 @@ impl<L> Requester<L> {
     /// ended; the requester must have room for them.
     pub fn restore(&mut self, state: &RequesterState, work: impl IntoIterator<Item = SendWr<L>>) {
         for (index, wr) in work.into_iter().enumerate() {
-            let appended = self.queue.push_back((wr, state.failed.status(index)));
+            let appended = self.queue.push_back((wr, state.failed.fault(index)));
             debug_assert!(appended.is_ok(), "there is room");
         }
         self.index = state.index;

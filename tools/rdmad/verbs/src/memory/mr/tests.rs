@@ -2,13 +2,20 @@
 
 //! MRs and keys: which accesses are granted, and which are refused.
 
+use virtio_rdma_abi::ctrl::Errno;
 use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 
 use super::*;
+use crate::error::errno;
 use crate::memory::{unlimited, Keys};
 
 const PDN: Pdn = Pdn::new(7);
 const OTHER: Pdn = Pdn::new(8);
+
+/// The result of a check that fails for `reason`.
+fn fault<T>(reason: WcReason) -> KeyResult<T> {
+    Err(KeyFault(reason))
+}
 
 /// The user of a key: a QP in PD `pdn`.
 fn at(pdn: Pdn) -> KeyUser {
@@ -46,58 +53,60 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
     }
 }
 
-// abi
 #[test]
 fn a_key_opens_one_mr_only() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
     let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
     assert!(Keys::new(&table)
-        .check(key, PDN, 0x1000, 8, AccessFlags::LOCAL_WRITE)
+        .check(key, at(PDN), 0x1000, 8, AccessFlags::LOCAL_WRITE)
         .is_ok());
     assert!(Keys::new(&table)
-        .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
+        .check(key, at(PDN), 0x1000, 8, AccessFlags::NONE)
         .is_ok());
+    // abi: R-280
     assert!(
         Keys::new(&table)
-            .check(key, OTHER, 0x1000, 8, AccessFlags::NONE)
+            .check(key, at(OTHER), 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "PD"
     );
+    // abi: R-280
     assert!(
         Keys::new(&table)
-            .check(key, PDN, 0x1000, 8, AccessFlags::REMOTE_READ)
+            .check(key, at(PDN), 0x1000, 8, AccessFlags::REMOTE_READ)
             .is_err(),
         "access flag"
     );
     assert!(
         Keys::new(&table)
-            .check(key ^ 1, PDN, 0x1000, 8, AccessFlags::NONE)
+            .check(key ^ 1, at(PDN), 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "variant"
     );
     assert!(
         Keys::new(&table)
-            .check(0, PDN, 0x1000, 8, AccessFlags::NONE)
+            .check(0, at(PDN), 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "number"
     );
     assert!(
         Keys::new(&table)
-            .check(key, PDN, u64::MAX, 2, AccessFlags::NONE)
+            .check(key, at(PDN), u64::MAX, 2, AccessFlags::NONE)
             .is_err(),
         "range"
     );
     let mr = table.remove(number).unwrap();
     assert!(Keys::new(&table)
-        .region(key, PDN, 0x1000, 8, AccessFlags::NONE)
+        .region(key, at(PDN), 0x1000, 8, AccessFlags::NONE)
         .is_err());
     table.release(number, mr);
     let (again, other) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
     assert_eq!(again, number);
+    // abi: R-279
     assert_ne!(other, key);
     assert!(
         Keys::new(&table)
-            .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
+            .check(key, at(PDN), 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "old key"
     );
@@ -108,7 +117,7 @@ fn a_key_opens_one_mr_only() {
 fn pages_are_counted() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 10);
     let charge = table.charge(8).unwrap();
-    assert_eq!(table.charge(3).err(), Some(Errno::NOMEM));
+    assert_eq!(errno(table.charge(3)).err(), Some(Errno::Enomem));
     let (number, _) = table
         .insert(
             PdUse::alone(Pdn::new(1)),
@@ -118,7 +127,7 @@ fn pages_are_counted() {
             charge,
         )
         .unwrap();
-    assert_eq!(table.charge(u64::MAX).err(), Some(Errno::NOMEM));
+    assert_eq!(errno(table.charge(u64::MAX)).err(), Some(Errno::Enomem));
     drop(table.charge(2).unwrap());
     let mr = table.remove(number).unwrap();
     table.release(number, mr);
@@ -160,49 +169,77 @@ fn registration(number: MrNumber, key: u32) -> RegWr {
     }
 }
 
-// abi
 #[test]
 fn fast_registration_and_invalidation() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, PDN);
     let opens = |key| {
         Keys::new(&table)
-            .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
+            .check(key, at(PDN), 0x1000, 8, AccessFlags::NONE)
             .is_ok()
     };
     assert!(!opens(key), "free");
-    assert_eq!(table.invalidate(key, at(PDN)), Err(KeyFault), "free");
+    // abi: R-356
+    assert_eq!(
+        table.invalidate(key, at(PDN)),
+        fault(WcReason::KeyRevoked),
+        "free"
+    );
     let without = RegWr {
         pages: None,
         ..registration(number, key)
     };
-    assert_eq!(table.register(PDN, without), Err(KeyFault), "no pages");
+    assert_eq!(
+        table.register(PDN, without),
+        fault(WcReason::BadPages),
+        "no pages"
+    );
+    // abi: R-352
     assert_eq!(
         table.register(OTHER, registration(number, key)),
-        Err(KeyFault),
+        fault(WcReason::OtherPd),
         "PD"
     );
     let other = registration(number, key + 0x100);
+    // abi
     assert_eq!(
         table.register(PDN, other),
-        Err(KeyFault),
+        fault(WcReason::KeyMismatch),
         "number in the key"
     );
     let beyond = registration(MrNumber::new(0xff_ffff), !0);
-    assert_eq!(table.register(PDN, beyond), Err(KeyFault), "no such MR");
+    // abi: R-336
+    assert_eq!(
+        table.register(PDN, beyond),
+        fault(WcReason::NoSuchKey),
+        "no such MR"
+    );
 
+    // abi: R-626
     assert_eq!(table.register(PDN, registration(number, key)), Ok(()));
     assert!(opens(key));
     let again = registration(number, key ^ 1);
-    assert_eq!(table.register(PDN, again), Err(KeyFault), "valid");
+    // abi: R-352
+    assert_eq!(
+        table.register(PDN, again),
+        fault(WcReason::KeyInUse),
+        "valid"
+    );
+    // abi: R-356
     assert_eq!(
         table.invalidate(key ^ 1, at(PDN)),
-        Err(KeyFault),
+        fault(WcReason::NoSuchKey),
         "stale key"
     );
-    assert_eq!(table.invalidate(key, at(OTHER)), Err(KeyFault), "PD");
+    assert_eq!(
+        table.invalidate(key, at(OTHER)),
+        fault(WcReason::OtherPd),
+        "PD"
+    );
     assert!(opens(key));
+    // abi
     assert_eq!(table.invalidate(key, at(PDN)), Ok(()));
+    // abi: R-334
     assert!(!opens(key));
 
     assert_eq!(
@@ -217,17 +254,20 @@ fn fast_registration_and_invalidation() {
 fn only_mrs_made_for_it_are_registered_or_invalidated() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
-    assert_eq!(table.invalidate(key, at(PDN)), Err(KeyFault));
+    assert_eq!(
+        table.invalidate(key, at(PDN)),
+        fault(WcReason::UnsuitableKey)
+    );
     assert_eq!(
         table.register(PDN, registration(number, key)),
-        Err(KeyFault)
+        fault(WcReason::UnsuitableKey)
     );
     assert_eq!(
-        table.fast_limits(number).map(|(most, _)| most),
-        Err(Errno::INVAL)
+        errno(table.fast_limits(number)).map(|(most, _)| most),
+        Err(Errno::Einval)
     );
     assert!(Keys::new(&table)
-        .check(key, PDN, 0, 8, AccessFlags::NONE)
+        .check(key, at(PDN), 0, 8, AccessFlags::NONE)
         .is_ok());
 }
 
@@ -249,7 +289,7 @@ fn mapped_pages_wait_for_the_registration() {
     };
     let opens = |addr| {
         Keys::new(&table)
-            .check(key, PDN, addr, 1, AccessFlags::NONE)
+            .check(key, at(PDN), addr, 1, AccessFlags::NONE)
             .is_ok()
     };
     table.map(number, mapped(0x2000)).unwrap();
@@ -272,13 +312,13 @@ fn invalidation_waits_for_who_uses_the_memory() {
     let (number, key) = fast(&table, PDN);
     table.register(PDN, registration(number, key)).unwrap();
     let region = Keys::new(&table)
-        .region(key, PDN, 0, 1, AccessFlags::NONE)
+        .region(key, at(PDN), 0, 1, AccessFlags::NONE)
         .unwrap();
     let released = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while Keys::new(&table)
-                .check(key, PDN, 0, 1, AccessFlags::NONE)
+                .check(key, at(PDN), 0, 1, AccessFlags::NONE)
                 .is_ok()
             {
                 std::thread::yield_now();

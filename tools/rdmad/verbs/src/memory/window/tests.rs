@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
+use virtio_rdma_abi::ctrl::Errno;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn, Qpn};
 
 use super::*;
+use crate::error::errno;
 use crate::memory::{unlimited, Keys, MrTable, PageMap};
 
 const PDN: Pdn = Pdn::new(7);
@@ -18,6 +20,11 @@ const BASE: u64 = 0x10_0000;
 const MR_ACCESS: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
+
+/// The result of a check that fails for `reason`.
+fn fault<T>(reason: WcReason) -> KeyResult<T> {
+    Err(KeyFault(reason))
+}
 
 fn pd(pdn: Pdn) -> PdUse {
     PdUse::alone(pdn)
@@ -94,9 +101,9 @@ fn type_1_is_bound_again_and_again() {
         "past the end"
     );
     let read = Keys::new(&table).check_remote(first.new_key, at(1), start, 1, READ);
-    assert_eq!(read, Err(KeyFault), "access flag");
-    let local = Keys::new(&table).check(first.new_key, PDN, start, 1, AccessFlags::NONE);
-    assert_eq!(local, Err(KeyFault), "no L_Key");
+    assert_eq!(read, fault(WcReason::AccessNotGranted), "access flag");
+    let local = Keys::new(&table).check(first.new_key, at(1), start, 1, AccessFlags::NONE);
+    assert_eq!(local, fault(WcReason::NoSuchKey), "no L_Key");
 
     let second = MwBind {
         addr: BASE,
@@ -116,30 +123,44 @@ fn type_1_is_bound_again_and_again() {
         !opens(&table, none.new_key, at(1), BASE, 0),
         "nothing is in it"
     );
-    assert_eq!(table.invalidate(none.new_key, at(1)), Err(KeyFault));
+    assert_eq!(
+        table.invalidate(none.new_key, at(1)),
+        fault(WcReason::KeyRevoked)
+    );
 }
 
-// abi
 #[test]
 fn type_2_belongs_to_the_qp_that_bound_it() {
     let table = table();
     let (_, lkey) = mr(&table, MR_ACCESS);
     let (number, key) = window(&table, MwType::Two);
-    assert_eq!(table.invalidate(key, at(1)), Err(KeyFault), "not bound");
+    assert_eq!(
+        table.invalidate(key, at(1)),
+        fault(WcReason::KeyRevoked),
+        "not bound"
+    );
     let first = binding(key);
     assert_eq!(table.bind(at(1), lkey, &first), Ok(Some(number)));
     let key = first.new_key;
     let start = first.addr;
     assert!(opens(&table, key, at(1), start, 0x100));
+    // abi: R-406
     assert!(!opens(&table, key, at(2), start, 0x100), "QP");
+    // abi
     assert_eq!(
         table.bind(at(1), lkey, &binding(key)),
-        Err(KeyFault),
+        fault(WcReason::KeyInUse),
         "bound"
     );
-    assert_eq!(table.invalidate(key, at(2)), Err(KeyFault), "QP");
-    assert_eq!(table.invalidate(next(key), at(1)), Err(KeyFault), "key");
+    // abi: R-409
+    assert_eq!(table.invalidate(key, at(2)), fault(WcReason::OtherQp), "QP");
+    assert_eq!(
+        table.invalidate(next(key), at(1)),
+        fault(WcReason::NoSuchKey),
+        "key"
+    );
     assert!(opens(&table, key, at(1), start, 0x100));
+    // abi: R-408
     assert_eq!(table.invalidate(key, at(1)), Ok(()));
     assert!(!opens(&table, key, at(1), start, 1));
     // Another QP may bind the window to the same new key, even if its BIND_MW does not have the
@@ -183,25 +204,53 @@ fn zero_based_windows_count_from_their_start() {
 #[test]
 fn bindings_that_are_refused() {
     type Change = fn(&mut MwBind);
-    let changes: [(&str, Change); 9] = [
-        ("no window", |b| b.old_key = 0xff_ffff00),
-        ("an MR's key", |b| b.old_key = 0x100),
-        ("new key", |b| b.new_key ^= 0x100),
-        ("before the MR", |b| b.addr = BASE - 1),
-        ("past the MR", |b| b.len = u64::MAX - 0x1000 + 1),
-        ("wraps", |b| (b.addr, b.len) = (u64::MAX, BASE + 2)),
-        ("MW_BIND", |b| b.access = AccessFlags::MW_BIND),
-        ("unknown access flag", |b| b.access = AccessFlags(1 << 30)),
-        ("paging", |b| b.access = AccessFlags::ON_DEMAND),
+    let changes: [(&str, Change, WcReason); 9] = [
+        (
+            "no window",
+            |b| b.old_key = 0xff_ffff00,
+            WcReason::NoSuchKey,
+        ),
+        ("an MR's key", |b| b.old_key = 0x100, WcReason::NoSuchKey),
+        ("new key", |b| b.new_key ^= 0x100, WcReason::KeyMismatch),
+        (
+            "before the MR",
+            |b| b.addr = BASE - 1,
+            WcReason::OutOfBounds,
+        ),
+        (
+            "past the MR",
+            |b| b.len = u64::MAX - 0x1000 + 1,
+            WcReason::OutOfBounds,
+        ),
+        (
+            "wraps",
+            |b| (b.addr, b.len) = (u64::MAX, BASE + 2),
+            WcReason::OutOfBounds,
+        ),
+        (
+            "MW_BIND",
+            |b| b.access = AccessFlags::MW_BIND,
+            WcReason::BadAccessFlags,
+        ),
+        (
+            "unknown access flag",
+            |b| b.access = AccessFlags(1 << 30),
+            WcReason::BadAccessFlags,
+        ),
+        (
+            "paging",
+            |b| b.access = AccessFlags::ON_DEMAND,
+            WcReason::BadAccessFlags,
+        ),
     ];
     for mw_type in [MwType::One, MwType::Two] {
         let table = table();
         let (_, lkey) = mr(&table, MR_ACCESS);
         let (_, key) = window(&table, mw_type);
-        for (name, change) in changes {
+        for (name, change, reason) in changes {
             let mut wanted = binding(key);
             change(&mut wanted);
-            assert_eq!(table.bind(at(1), lkey, &wanted), Err(KeyFault), "{name}");
+            assert_eq!(table.bind(at(1), lkey, &wanted), fault(reason), "{name}");
         }
         let wanted = binding(key);
         if mw_type == MwType::One {
@@ -209,15 +258,27 @@ fn bindings_that_are_refused() {
                 old_key: key ^ 1,
                 ..wanted
             };
-            assert_eq!(table.bind(at(1), lkey, &stale), Err(KeyFault), "old key");
+            assert_eq!(
+                table.bind(at(1), lkey, &stale),
+                fault(WcReason::NoSuchKey),
+                "old key"
+            );
         }
         let other_pd = KeyUser {
             pdn: Pdn::new(8),
             qpn: Qpn::new(1),
         };
-        assert_eq!(table.bind(other_pd, lkey, &wanted), Err(KeyFault), "PD");
+        assert_eq!(
+            table.bind(other_pd, lkey, &wanted),
+            fault(WcReason::OtherPd),
+            "PD"
+        );
         for lkey in [lkey ^ 1, 0, !0, key] {
-            assert_eq!(table.bind(at(1), lkey, &wanted), Err(KeyFault), "MR's key");
+            assert_eq!(
+                table.bind(at(1), lkey, &wanted),
+                fault(WcReason::NoSuchKey),
+                "MR's key"
+            );
         }
         assert!(table.bind(at(1), lkey, &wanted).is_ok(), "nothing changed");
     }
@@ -228,7 +289,7 @@ fn bindings_that_are_refused() {
         len: 0,
         ..binding(key)
     };
-    assert_eq!(table.bind(at(1), 0, &none), Err(KeyFault));
+    assert_eq!(table.bind(at(1), 0, &none), fault(WcReason::UnsuitableKey));
 }
 
 // abi
@@ -267,14 +328,14 @@ fn an_mr_with_windows_stays() {
     let (number, lkey) = mr(&table, MR_ACCESS);
     let (mwn, key) = window(&table, MwType::Two);
     table.bind(at(1), lkey, &binding(key)).unwrap();
-    assert_eq!(table.remove(number).err(), Some(Errno::BUSY));
+    assert_eq!(errno(table.remove(number)).err(), Some(Errno::Ebusy));
     assert!(opens(&table, next(key), at(1), BASE + 0x1000, 1));
     table.invalidate(next(key), at(1)).unwrap();
     let mr = table.remove(number).unwrap();
     let again = table.bind(at(1), lkey, &binding(next(key)));
-    assert_eq!(again, Err(KeyFault), "the MR is gone");
+    assert_eq!(again, fault(WcReason::NoSuchKey), "the MR is gone");
     table.release(number, mr);
-    assert_eq!(table.remove(number).err(), Some(Errno::INVAL));
+    assert_eq!(errno(table.remove(number)).err(), Some(Errno::Einval));
     let window = table.windows().remove(mwn).unwrap();
     assert_eq!(table.windows().release(&window), None);
 }
@@ -286,8 +347,8 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
     let (number, lkey) = mr(&table, MR_ACCESS);
     let (mwn, key) = window(&table, MwType::Two);
     assert_eq!(
-        table.windows().insert(pd(PDN), MwType::One).err(),
-        Some(Errno::NOMEM)
+        errno(table.windows().insert(pd(PDN), MwType::One)).err(),
+        Some(Errno::Enomem)
     );
     // The guest chooses the variant of the window's new key.
     let chosen = MwBind {
@@ -375,7 +436,6 @@ struct Model {
 }
 
 proptest! {
-    // abi
     #[test]
     fn any_order_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
         let table = table();
@@ -396,6 +456,7 @@ proptest! {
                     let model = windows.remove(&number).unwrap();
                     let gone = table.windows().remove(number).unwrap();
                     let qpn = model.bound.filter(|_| model.is_two).map(|(_, qpn)| qpn);
+                    // abi: R-411
                     prop_assert_eq!(table.windows().release(&gone), qpn.map(Qpn::new));
                 },
                 Step::Bind { window, mr, qpn, len } => if let Some(number) = nth(&windows, window) {
@@ -403,6 +464,7 @@ proptest! {
                     let wanted = MwBind { len, ..binding(model.key) };
                     let admitted = !model.is_two || model.bound.is_none() && len > 0;
                     let bound = table.bind(at(qpn), mrs[mr].1, &wanted);
+                    // abi
                     prop_assert_eq!(bound.is_ok(), admitted);
                     if admitted {
                         model.key = wanted.new_key;
@@ -412,6 +474,7 @@ proptest! {
                 Step::Invalidate { window, qpn } => if let Some(number) = nth(&windows, window) {
                     let model = windows.get_mut(&number).unwrap();
                     let admitted = model.is_two && model.bound.is_some_and(|(_, at)| at == qpn);
+                    // abi: R-409
                     prop_assert_eq!(table.invalidate(model.key, at(qpn)).is_ok(), admitted);
                     if admitted {
                         model.bound = None;
@@ -428,6 +491,7 @@ proptest! {
                     }
                 }
                 Step::DestroyQp(qpn) => for (number, model) in &mut windows {
+                    // abi: R-410
                     table.windows().unbind_for(*number, Qpn::new(qpn));
                     if model.is_two && model.bound.is_some_and(|(_, at)| at == qpn) {
                         model.bound = None;
@@ -437,6 +501,7 @@ proptest! {
             for model in windows.values() {
                 for qpn in 1..3 {
                     let expected = model.bound.is_some_and(|(_, at)| !model.is_two || at == qpn);
+                    // abi
                     prop_assert_eq!(opens(&table, model.key, at(qpn), BASE + 0x1000, 1), expected);
                 }
             }

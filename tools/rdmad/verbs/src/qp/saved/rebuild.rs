@@ -9,16 +9,18 @@ use dma::DmaView;
 use roce::saved::Epoch;
 use roce::work::RecvWr;
 use roce::{rc, uc, ud};
-use virtio_rdma_abi::ib::WcStatus;
 
 use super::RECV_WQE;
 use super::{
-    Holder, Pacing, ReceiveState, RecvMachine, RecvState, SendMachine, SendState, UnderWay,
+    Holder, Pacing, ReceiveState, RequesterMachineState, RequesterState, ResponderMachineState,
+    ResponderState, UnderWay,
 };
 use crate::direct::Transfer;
 use crate::memory::WorkConsumer;
-use crate::qp::send::Pacer;
-use crate::qp::{attr, Qp, RecvSide, Requester, Responder, SendSide, SendTurn};
+use crate::qp::requester::Pacer;
+use crate::qp::{
+    attr, Qp, Requester, RequesterMachine, RequesterTurn, Responder, ResponderMachine,
+};
 use crate::wqe::{Fetched, PostedRecv, RecvOrigin};
 use crate::Hca;
 
@@ -39,146 +41,153 @@ impl ReceiveState {
 }
 
 impl Qp {
-    /// Drops both sides and recreates them from their saved state.
+    /// Drops requester and responder and recreates them from their saved state.
     pub(crate) fn rebuild(&self, hca: &Hca, epoch: Epoch) {
         let view = hca.space.enter();
-        let mut send = self.send.lock();
-        let mut recv = self.recv.lock();
+        let mut requester = self.requester.lock();
+        let mut responder = self.responder.lock();
         if self.state().is_none() || hca.has_failed() {
             return;
         }
         if self.init.sq.as_virtqueue().is_none() {
-            let state = SendState::of(&send, epoch);
-            self.rebuild_send(hca, &view, &mut send, &state, epoch);
-            assert_eq!(SendState::of(&send, epoch), state);
+            let state = RequesterState::of(&requester, epoch);
+            self.rebuild_requester(hca, &view, &mut requester, &state, epoch);
+            assert_eq!(RequesterState::of(&requester, epoch), state);
         }
         if self.init.rq.as_virtqueue().is_none() {
-            let state = RecvState::of(&recv);
-            self.rebuild_recv(hca, &send, &mut recv, &state);
-            assert_eq!(RecvState::of(&recv), state);
+            let state = ResponderState::of(&responder);
+            self.rebuild_responder(hca, &requester, &mut responder, &state);
+            assert_eq!(ResponderState::of(&responder), state);
         }
     }
 
-    fn rebuild_send(
+    fn rebuild_requester(
         &self,
         hca: &Hca,
         view: &DmaView,
-        side: &mut SendSide,
-        state: &SendState,
+        requester: &mut Requester,
+        state: &RequesterState,
         epoch: Epoch,
     ) {
-        let snapshots = side.io.snapshots.take_room(hca.budget());
+        let snapshots = requester.io.snapshots.take_room(hca.budget());
         // These fields are kept: commands set the attributes, the connection and the route, and
         // the timers have an entry for the alarm.
-        let SendSide {
+        let Requester {
             attr,
             io,
             connection,
             route,
             alarm,
             ..
-        } = mem::replace(side, SendSide::new(&self.init.sq, snapshots));
-        side.attr = attr;
-        side.connection = connection;
-        side.route = route;
-        side.alarm = alarm;
-        side.io.load = io.load;
+        } = mem::replace(requester, Requester::new(&self.init.sq, snapshots));
+        requester.attr = attr;
+        requester.connection = connection;
+        requester.route = route;
+        requester.alarm = alarm;
+        requester.io.load = io.load;
         let limit = io.pacer.as_ref().map(Pacer::limit);
-        side.io.broken = state.broken != 0;
-        side.drained = state.drained != 0;
-        side.io.queue = WorkConsumer::resumed(&self.init.sq, state.queue);
+        requester.io.broken = state.broken != 0;
+        requester.drained = state.drained != 0;
+        requester.io.queue = WorkConsumer::resumed(&self.init.sq, state.queue);
         let budget = hca.turn_budget();
-        let turn = SendTurn::new(self, hca, view, &budget);
+        let turn = RequesterTurn::new(self, hca, view, &budget);
         if let (Pacing::Limited(pacer), Some(limit)) = (&state.pacer, limit) {
-            side.io.pacer = Some(Pacer::restored(limit, pacer, epoch, turn.now));
+            requester.io.pacer = Some(Pacer::restored(limit, pacer, epoch, turn.now));
         }
-        side.requester = side.connection.clone().and_then(|connection| {
-            let unused = Requester::new(self.init.qp_type, connection, &side.attr);
-            (!matches!(state.machine, SendMachine::None)).then_some(unused)
+        requester.machine = requester.connection.clone().and_then(|connection| {
+            let unused = RequesterMachine::new(self.init.qp_type, connection, &requester.attr);
+            (!matches!(state.machine, RequesterMachineState::None)).then_some(unused)
         });
-        if let Some(requester) = &mut side.requester {
+        if let Some(machine) = &mut requester.machine {
             let elsewhere = u32::from(!matches!(state.under_way, UnderWay::Nothing));
-            if side.route.is_none() || state.queue.outstanding() > elsewhere {
-                let room = side.io.make_room(hca.budget(), requester);
-                room.expect("the old side had as much");
+            if requester.route.is_none() || state.queue.outstanding() > elsewhere {
+                let room = requester.io.make_room(hca.budget(), machine);
+                room.expect("the old requester had as much");
             }
         }
-        let mut work = turn.fetch_again(&mut side.io, &side.attr).into_iter();
+        let mut work = turn
+            .fetch_again(&mut requester.io, &requester.attr)
+            .into_iter();
         match state.under_way {
             UnderWay::Nothing => {}
             UnderWay::Transfer(state) => {
                 let Fetched { wr, .. } = work.next().expect("a work request");
-                side.transfer = Some(Transfer::restored(wr, &state, epoch));
+                requester.transfer = Some(Transfer::restored(wr, &state, epoch));
             }
-            UnderWay::Blocked(status) => {
+            UnderWay::Blocked(fault) => {
                 let Fetched { wr, .. } = work.next().expect("a work request");
-                let failed = WcStatus::try_from(status).ok();
-                let failed = failed.filter(|status| *status != WcStatus::Success);
-                side.blocked = Some(Fetched { wr, failed });
+                let failed = fault.get();
+                requester.blocked = Some(Fetched { wr, failed });
             }
         }
         let work = work.map(|fetched| fetched.wr);
-        match (state.machine, &mut side.requester) {
-            (SendMachine::Rc(state), Some(Requester::Rc(requester))) => {
-                requester.restore(&state, epoch, work);
+        match (state.machine, &mut requester.machine) {
+            (RequesterMachineState::Rc(state), Some(RequesterMachine::Rc(machine))) => {
+                machine.restore(&state, epoch, work);
             }
-            (SendMachine::Uc(state), Some(Requester::Uc(requester))) => {
-                requester.restore(&state, work);
+            (RequesterMachineState::Uc(state), Some(RequesterMachine::Uc(machine))) => {
+                machine.restore(&state, work);
             }
-            (SendMachine::Ud(next), _) => {
+            (RequesterMachineState::Ud(next), _) => {
                 let mtu = hca.config().path_mtu();
-                side.sender = Some(ud::Sender::new(self.number, next, mtu));
+                requester.sender = Some(ud::Sender::new(self.number, next, mtu));
             }
             _ => {}
         }
     }
 
-    fn rebuild_recv(&self, hca: &Hca, send: &SendSide, side: &mut RecvSide, state: &RecvState) {
+    fn rebuild_responder(
+        &self,
+        hca: &Hca,
+        requester: &Requester,
+        responder: &mut Responder,
+        state: &ResponderState,
+    ) {
         let nothing = ChargedList::new(hca.budget(), 0);
-        let mut buffer = mem::replace(&mut side.io.buffer, nothing);
+        let mut buffer = mem::replace(&mut responder.io.buffer, nothing);
         buffer.fill(0);
         let size = buffer.len().min(RECV_WQE);
         buffer[..size].copy_from_slice(&state.receive.wqe[..size]);
         // These fields are kept: commands set them.
-        let RecvSide {
+        let Responder {
             answers,
             peer,
             path,
             qkey,
             ..
-        } = mem::replace(side, RecvSide::new(&self.init.rq, buffer));
-        side.answers = answers;
-        side.peer = peer;
-        side.path = path;
-        side.qkey = qkey;
-        side.io.queue = WorkConsumer::resumed(&self.init.rq, state.queue);
-        side.io.broken = state.broken != 0;
-        side.io.violations.set(state.violations);
-        side.established = state.established != 0;
-        side.last_wqe_reached = state.last_wqe_reached != 0;
+        } = mem::replace(responder, Responder::new(&self.init.rq, buffer));
+        responder.answers = answers;
+        responder.peer = peer;
+        responder.path = path;
+        responder.qkey = qkey;
+        responder.io.queue = WorkConsumer::resumed(&self.init.rq, state.queue);
+        responder.io.broken = state.broken != 0;
+        responder.io.violations.set(state.violations);
+        responder.established = state.established != 0;
+        responder.last_wqe_reached = state.last_wqe_reached != 0;
         let receive = || Some(state.receive.work_request());
         let (incoming, held) = match state.receive.holder {
             Holder::Nobody => (None, None),
-            Holder::Side => (receive(), None),
+            Holder::Responder => (receive(), None),
             Holder::Machine => (None, receive()),
         };
-        side.io.incoming = incoming;
-        side.responder = match (&state.machine, &send.connection) {
-            (RecvMachine::Rc(state), Some(connection)) => {
-                let attr = attr::responder(&send.attr);
-                let mut responder = rc::Responder::new(connection.clone(), attr);
-                responder.restore(state, held);
-                Some(Responder::Rc(responder))
+        responder.io.incoming = incoming;
+        responder.machine = match (&state.machine, &requester.connection) {
+            (ResponderMachineState::Rc(state), Some(connection)) => {
+                let attr = attr::responder(&requester.attr);
+                let mut machine = rc::Responder::new(connection.clone(), attr);
+                machine.restore(state, held);
+                Some(ResponderMachine::Rc(machine))
             }
-            (RecvMachine::Uc(state), Some(connection)) => {
-                let attr = attr::responder(&send.attr);
-                let mut responder = uc::Responder::new(connection.mtu, attr.rq_psn, attr.access);
-                responder.restore(state, held);
-                Some(Responder::Uc(responder))
+            (ResponderMachineState::Uc(state), Some(connection)) => {
+                let attr = attr::responder(&requester.attr);
+                let mut machine = uc::Responder::new(connection.mtu, attr.rq_psn, attr.access);
+                machine.restore(state, held);
+                Some(ResponderMachine::Uc(machine))
             }
-            (RecvMachine::Ud(stopped), _) => {
-                Some(Responder::Ud(ud::Receiver::restored(held, *stopped != 0)))
-            }
+            (ResponderMachineState::Ud(stopped), _) => Some(ResponderMachine::Ud(
+                ud::Receiver::restored(held, *stopped != 0),
+            )),
             _ => None,
         };
     }

@@ -2,7 +2,12 @@
 
 //! Compares the state table with a second table, which has a line for each transition and QP type.
 
+use std::result::Result;
+
+use virtio_rdma_abi::ctrl::Errno;
+
 use super::*;
+use crate::error::errno;
 
 /// The transitions: QP type, old state, new state, required attributes, optional attributes. Each
 /// letter stands for an attribute (see [`LETTERS`]).
@@ -96,16 +101,31 @@ fn subset(masks: &[Mask], subset: usize) -> Mask {
         .fold(Mask::NONE, |union, (_, mask)| union | *mask)
 }
 
-fn expected(required: &[Mask], optional: &[Mask], mask: Mask, rate_limits: bool) -> Result<()> {
+fn check(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+    mask: Mask,
+    rate_limits: bool,
+) -> Result<(), Errno> {
+    errno(super::check(qp_type, from, to, mask, rate_limits))
+}
+
+fn expected(
+    required: &[Mask],
+    optional: &[Mask],
+    mask: Mask,
+    rate_limits: bool,
+) -> Result<(), Errno> {
     let missing = &MISSING[..MISSING.len() - usize::from(rate_limits)];
     let known: Vec<_> = [required, optional, missing].concat();
     let strange = (1..32)
         .map(|n| QpAttrMask(1 << n))
         .any(|bit| mask.contains(bit) && !known.contains(&bit));
     if strange || !required.iter().all(|bit| mask.contains(*bit)) {
-        Err(Errno::INVAL)
+        Err(Errno::Einval)
     } else if missing.iter().any(|bit| mask.contains(*bit)) {
-        Err(Errno::OPNOTSUPP)
+        Err(Errno::Eopnotsupp)
     } else {
         Ok(())
     }
@@ -170,7 +190,7 @@ fn reset_and_error_are_reached_from_everywhere() {
                 for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
                     assert_eq!(
                         check(qp_type, from, to, Mask::STATE | bit, true),
-                        Err(Errno::INVAL)
+                        Err(Errno::Einval)
                     );
                 }
             }
@@ -198,7 +218,7 @@ fn no_other_steps_than_those_of_the_table() {
                 for &mask in &masks {
                     assert_eq!(
                         check(qp_type, from, to, mask, true),
-                        Err(Errno::INVAL),
+                        Err(Errno::Einval),
                         "{qp_type:?} {from:?} to {to:?}"
                     );
                 }

@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use testkit::engine::cq::Moving;
+use testkit::engine::{sge, Cq, Mr, Options, Qp};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::ArmKind;
@@ -14,8 +16,6 @@ use super::moderation::Moderation;
 use super::pace::Pace;
 use crate::driver;
 use crate::guest::Guest;
-use crate::harness::cq::Moving;
-use crate::harness::{sge, Cq, Mr, Options, Qp};
 
 /// Bytes of an area of memory. A work request has exclusive use of its areas until it is complete.
 pub(super) const AREA: u64 = 8192;

@@ -13,12 +13,12 @@ mod resize;
 
 use std::time::Instant;
 
+use testkit::engine::{connect, Options};
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType};
 use virtio_rdma_abi::ring::ArmKind;
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::{connect, Options};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 use end::End;
 

@@ -2,13 +2,13 @@
 
 //! Work requests that a connection posts.
 
+use testkit::engine::{pattern, Wr};
 use virtio_rdma_abi::ib::{SendFlags, WrOpcode};
 
 use super::end::{offset, word, Message, Sent, AREA, AREAS, LOCAL, REMOTE};
 use super::Connection;
 use crate::choices::Choices;
 use crate::driver;
-use crate::harness::{pattern, Wr};
 
 impl Connection<'_> {
     /// Posts a work request with attributes from `choices`, if there is room.

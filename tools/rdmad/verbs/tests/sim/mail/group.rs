@@ -76,7 +76,7 @@ impl<'w> Mail<'w> {
             imm: None,
             data,
             group: Some(group),
-            doubled: sender.guest.port.doubled(),
+            doubled: sender.guest.net.doubled(),
             arrived: 0,
         };
         for (index, other) in self.boxes.iter_mut().enumerate() {

@@ -7,6 +7,7 @@ mod group;
 
 use std::collections::VecDeque;
 
+use testkit::engine::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode, GRH_SIZE};
 use virtio_rdma_abi::number::Qpn;
@@ -14,7 +15,6 @@ use virtio_rdma_abi::number::Qpn;
 use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
-use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 use crate::variant::Variant;
 use group::GROUPS;
@@ -129,7 +129,7 @@ impl<'w> Mailbox<'w> {
         let iova = self.mr.iova + (RECEIVES + area * AREA) as u64;
         let bytes = self.guest.vm.read(iova, AREA);
         let imm = cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex);
-        let doubled = self.guest.port.doubled();
+        let doubled = self.guest.net.doubled();
         let fits = |letter: &&mut Letter| {
             let mut expected = letter.data.clone();
             expected.resize(LONGEST, FILL);
@@ -227,7 +227,7 @@ impl<'w> Mail<'w> {
         }
         let guest = self.boxes[to].guest.vm.mac;
         let sender = &self.boxes[from];
-        let (from_qpn, doubled) = (sender.qp.qpn, sender.guest.port.doubled());
+        let (from_qpn, doubled) = (sender.qp.qpn, sender.guest.net.doubled());
         let reached = |other: &&mut Mailbox<'_>| {
             (other.guest.vm.mac, other.qp.qpn, other.qp.options.qkey) == (guest, qpn, qkey)
         };

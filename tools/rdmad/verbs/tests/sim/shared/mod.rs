@@ -7,13 +7,13 @@ mod check;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
+use testkit::engine::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
 use virtio_rdma_abi::ctrl::{CmdDestroySrq, SrqAttrMask};
 use virtio_rdma_abi::ib::{Mtu, QpState, WrOpcode};
 
 use crate::choices::Choices;
 use crate::driver::{self, SharedReceives};
 use crate::guest::Guest;
-use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Destroyed, Party};
 
 /// Bytes of an area of memory.

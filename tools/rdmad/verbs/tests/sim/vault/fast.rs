@@ -2,6 +2,7 @@
 
 //! An MR for fast registration: work requests register parts of the vault and invalidate the MR.
 
+use testkit::engine::{local_inv, wqe, FULL};
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdDeregMr};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
 use virtio_rdma_abi::number::{MrNumber, Pdn};
@@ -9,7 +10,6 @@ use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::{local_inv, wqe, FULL};
 
 const PAGE: u64 = 4096;
 

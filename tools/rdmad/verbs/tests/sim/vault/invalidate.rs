@@ -3,13 +3,13 @@
 //! Messages of the thief that invalidate a key of the vault: a window of type 2 or the MR for fast
 //! registration.
 
+use testkit::engine::{pattern, sge, Mr, Wr};
 use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 
 use super::side::{Kind, Receive, Try};
 use super::{Vault, AREA};
 use crate::choices::Choices;
 use crate::driver;
-use crate::harness::{pattern, sge, Mr, Wr};
 
 impl Vault<'_> {
     /// Posts a SEND that invalidates a key, most of the time a key for which it succeeds.

@@ -2,6 +2,7 @@
 
 //! Valid and former keys of a vault.
 
+use testkit::engine::{Mr, FULL};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
@@ -9,7 +10,6 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::{Mr, FULL};
 use crate::party::deregister;
 
 use super::fast::Fast;

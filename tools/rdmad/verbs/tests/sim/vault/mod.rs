@@ -12,6 +12,7 @@ mod keys;
 mod side;
 mod windows;
 
+use testkit::engine::{connect, pattern, sge, Mr, Options, Wr, FULL};
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDestroyPd};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Pdn;
@@ -20,7 +21,6 @@ use virtio_rdma_abi::wire::Wire;
 use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
-use crate::harness::{connect, pattern, sge, Mr, Options, Wr, FULL};
 use crate::party::{deregister, is_same, Destroyed, Party};
 use crate::variant::Variant;
 use keys::Keys;

@@ -4,12 +4,12 @@
 
 use std::collections::VecDeque;
 
+use testkit::engine::{Cq, Mr, Options, Qp};
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 use virtio_rdma_abi::number::Pdn;
 
 use super::{fast, windows};
 use crate::guest::Guest;
-use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
 use crate::party::{destroy_cq, destroy_qp};
 

@@ -2,6 +2,7 @@
 
 //! Memory windows of a vault.
 
+use testkit::engine::{local_inv, wqe, Mr};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeallocMw};
 use virtio_rdma_abi::ib::{AccessFlags, MwType, WrOpcode};
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn};
@@ -9,7 +10,6 @@ use virtio_rdma_abi::wqe::BindMw;
 
 use crate::choices::Choices;
 use crate::guest::Guest;
-use crate::harness::{local_inv, wqe, Mr};
 
 /// Maximum number of windows at a time.
 const WINDOWS: usize = 2;

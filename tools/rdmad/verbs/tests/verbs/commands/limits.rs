@@ -3,6 +3,7 @@
 //! The limits in the configuration space are exact: a driver can create that many objects, and no
 //! more.
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::{
     Config, OwnRingsConfig, SrqConfig, OWN_RINGS_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
@@ -13,8 +14,6 @@ use virtio_rdma_abi::number::Number;
 use virtio_rdma_abi::ring::{slot_shift_for, RingAddr, RingKind, RingLayout, CQ_SLOTS};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, INLINE_OFFSET};
-
-use crate::harness::*;
 
 use super::{create_cq, create_qp, EINVAL, ENOMEM};
 
@@ -45,7 +44,7 @@ fn pds_and_mrs() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let (config, _) = limits(vm);
-    // The harness uses one PD.
+    // The driver uses one PD.
     fill(
         config.max_pd - 1,
         || vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn),
@@ -68,7 +67,6 @@ fn pds_and_mrs() {
     );
 }
 
-// abi
 #[test]
 fn cqs_and_qps() {
     let world = World::new(1, PathPolicy::Direct);
@@ -81,10 +79,12 @@ fn cqs_and_qps() {
         ring: Ring::new(vm, RingKind::Completion, 2, 6).addr,
         ..create_cq(vm)
     };
+    // abi
     fill(
         own.max_cq - 1,
         || vm.call(request).map(|rsp| rsp.cqn),
         |cqn| {
+            // abi: R-514
             vm.call(CmdDestroyCq { cqn }).unwrap();
         },
     );
@@ -93,6 +93,7 @@ fn cqs_and_qps() {
     request.sq = Ring::new(vm, RingKind::Work, 2, 7).addr;
     request.rq = Ring::new(vm, RingKind::Work, 2, 6).addr;
     // One QPN is reserved for the GSI QP.
+    // abi
     fill(
         own.max_qp - GSI_QPN.get(),
         || vm.call(request).map(|rsp| rsp.qpn),
@@ -136,7 +137,6 @@ fn long_ring(vm: &Vm, layout: RingLayout) -> RingAddr {
     }
 }
 
-// abi
 #[test]
 fn sizes_of_queues() {
     let world = World::new(1, PathPolicy::Direct);
@@ -147,8 +147,10 @@ fn sizes_of_queues() {
     let mut cq = create_cq(vm);
     cq.ring = long_ring(vm, RingLayout::completions(own.max_cqe).unwrap());
     cq.base.cqe = own.max_cqe;
+    // abi
     vm.call(cq).unwrap();
     cq.base.cqe += 1;
+    // abi: R-84
     assert_eq!(vm.call(cq).err(), Some(EINVAL));
 
     let of_qp = Cq::new(vm, 2);
@@ -156,6 +158,7 @@ fn sizes_of_queues() {
     qp.sq = Ring::new(vm, RingKind::Work, own.max_qp_wr, 7).addr;
     qp.rq = Ring::new(vm, RingKind::Work, own.max_qp_wr, 6).addr;
     (qp.base.max_send_wr, qp.base.max_recv_wr) = (own.max_qp_wr, own.max_qp_wr);
+    // abi
     vm.call(qp).unwrap();
     for change in [
         (|base| base.max_send_wr += 1) as fn(&mut CmdCreateQp),
@@ -163,6 +166,7 @@ fn sizes_of_queues() {
     ] {
         let mut more = qp;
         change(&mut more.base);
+        // abi
         assert_eq!(vm.call(more).err(), Some(EINVAL));
     }
 
@@ -179,8 +183,11 @@ fn sizes_of_queues() {
         shift(rq_wqe_size(recv as usize)) + 1,
     )
     .addr;
+    // abi
     (qp.base.max_send_sge, qp.base.max_recv_sge) = (send, recv);
+    // abi: R-68
     qp.base.max_inline_data = inline;
+    // abi: R-511
     vm.call(qp).unwrap();
     for change in [
         (|base| base.max_send_sge += 1) as fn(&mut CmdCreateQp),
@@ -189,6 +196,7 @@ fn sizes_of_queues() {
     ] {
         let mut more = qp;
         change(&mut more.base);
+        // abi
         assert_eq!(vm.call(more).err(), Some(EINVAL));
     }
 }

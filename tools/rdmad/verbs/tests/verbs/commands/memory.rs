@@ -2,6 +2,7 @@
 
 //! Valid and invalid commands for MRs.
 
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
@@ -9,52 +10,64 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::{MrNumber, Pdn};
 
-use crate::harness::*;
-
 use super::{register, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
 
 /// Invalid access flags, with the error for each.
 const BAD_ACCESS: [(AccessFlags, u8); 7] = [
+    // abi: R-299
     (AccessFlags::REMOTE_WRITE, EINVAL),
     (AccessFlags::REMOTE_ATOMIC, EINVAL),
+    // abi: R-303
     (AccessFlags(1 << 30), EINVAL),
+    // abi: R-300
     (AccessFlags::MW_BIND, EOPNOTSUPP),
+    // abi
     (AccessFlags::ON_DEMAND, EOPNOTSUPP),
+    // abi: R-301
     (AccessFlags::FLUSH_GLOBAL, EOPNOTSUPP),
+    // abi: R-302
     (AccessFlags::FLUSH_PERSISTENT, EOPNOTSUPP),
 ];
 
-// abi
-// abi
 #[test]
 fn memory_of_processes() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let err = |change: fn(&mut CmdRegUserMr)| register(vm, change).err();
+    // abi: R-271
     assert_eq!(err(|_| ()), None);
+    // abi: R-117
     assert_eq!(err(|cmd| cmd.pdn = Pdn::new(99)), Some(EINVAL));
+    // abi: R-282
     assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
     assert_eq!(
         err(|cmd| cmd.length = 4096),
         Some(EINVAL),
         "longer than its pages"
     );
+    // abi: R-282
     assert_eq!(err(|cmd| cmd.length = u64::MAX), Some(EINVAL));
+    // abi: R-312
     assert_eq!(err(|cmd| cmd.npages = 0), Some(EINVAL));
+    // abi: R-312
     assert_eq!(err(|cmd| cmd.npages = 2), Some(EINVAL), "one too many");
     assert_eq!(err(|cmd| cmd.npages = u32::MAX), Some(EINVAL));
+    // abi: R-282
     assert_eq!(
         err(|cmd| cmd.virt_addr = u64::MAX - 98),
         Some(EINVAL),
         "ends beyond the address space"
     );
     assert_eq!(err(|cmd| cmd.virt_addr = u64::MAX - 99), None);
+    // abi: R-316
     assert_eq!(err(|cmd| cmd.pages = 1 << 40), Some(EFAULT), "no list");
     let pages_of = |page| {
         let pages = vm.page_list(&[page]);
         register(vm, |cmd| cmd.pages = pages).err()
     };
+    // abi: R-317
     assert_eq!(pages_of(1 << 40), Some(EFAULT), "no memory");
+    // abi: R-313
     assert_eq!(pages_of(0x1001), Some(EINVAL), "no page");
     assert_eq!(
         pages_of(!0xfff),
@@ -66,9 +79,12 @@ fn memory_of_processes() {
         assert_eq!(refused.err(), Some(errno), "{access:?}");
     }
     let hints = FULL | AccessFlags::HUGETLB | AccessFlags::RELAXED_ORDERING;
+    // abi
     assert!(register(vm, |cmd| cmd.access_flags = hints).is_ok());
     let mr = register(vm, |_| ()).unwrap();
+    // abi: R-277
     assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), None);
+    // abi: R-117
     assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));
     assert_eq!(
         vm.call(CmdDeregMr {
@@ -79,12 +95,12 @@ fn memory_of_processes() {
     );
 }
 
-// abi
 #[test]
 fn all_memory() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let dma = |pdn, access_flags| vm.call(CmdGetDmaMr { pdn, access_flags }).err();
+    // abi
     assert_eq!(dma(vm.pdn, AccessFlags::LOCAL_WRITE), None);
     assert_eq!(dma(vm.pdn, AccessFlags::NONE), None);
     assert_eq!(dma(Pdn::new(0), AccessFlags::LOCAL_WRITE), Some(EINVAL));
@@ -93,7 +109,6 @@ fn all_memory() {
     }
 }
 
-// abi
 #[test]
 fn pages_of_other_sizes() {
     let world = World::new(1, PathPolicy::Direct);
@@ -121,19 +136,26 @@ fn pages_of_other_sizes() {
         change(&mut cmd);
         vm.call(cmd).err()
     };
+    // abi: R-309
     assert_eq!(err(|_| ()), None);
     for shift in [0, 11, 31, 64, 255] {
         let cmd = CmdRegUserMrPages {
             page_shift: shift,
             ..good()
         };
+        // abi
         assert_eq!(vm.call(cmd).err(), Some(EINVAL), "page shift {shift}");
     }
+    // abi: R-312
     assert_eq!(err(|cmd| cmd.page_shift = 17), Some(EINVAL), "too many");
     assert_eq!(err(|cmd| cmd.page_shift = 14), Some(EINVAL), "too few");
+    // abi
     assert_eq!(err(|cmd| cmd.depth = 2), Some(EINVAL));
+    // abi: R-315
     assert_eq!(err(|cmd| cmd.reserved[5] = 1), Some(EINVAL));
+    // abi: R-311
     assert_eq!(err(|cmd| cmd.base.virt_addr = 0), Some(EINVAL), "too many");
+    // abi: R-299
     assert_eq!(
         err(|cmd| cmd.base.access_flags = AccessFlags::REMOTE_WRITE),
         Some(EINVAL)
@@ -141,13 +163,16 @@ fn pages_of_other_sizes() {
     let misaligned = vm.page_list(&[at + 4096, at]);
     let mut cmd = good();
     cmd.base.pages = misaligned;
+    // abi: R-313
     assert_eq!(vm.call(cmd).err(), Some(EINVAL));
     // A two-level list with the same list as its only block.
     let mut cmd = good();
     cmd.depth = PageListDepth::TwoLevels.value();
     cmd.base.pages = vm.page_list(&[list]);
+    // abi: R-310
     assert!(vm.call(cmd).is_ok());
     cmd.base.pages = vm.page_list(&[list + 8]);
+    // abi: R-314
     assert_eq!(vm.call(cmd).err(), Some(EINVAL), "misaligned block");
 }
 
@@ -266,8 +291,6 @@ fn limits_on_pages_bind_all_mrs() {
     create(20).unwrap();
 }
 
-// abi
-// abi
 #[test]
 fn fast_registration() {
     let world = World::new(1, PathPolicy::Direct);
@@ -281,26 +304,34 @@ fn fast_registration() {
     };
     let config = Config::decode(&vm.hca.config_space()).unwrap();
     let most = config.max_fast_reg_page_list_len;
+    // abi: R-86
     assert!(most >= 512);
+    // abi: R-56
     assert!(create(vm.pdn, AccessFlags::NONE, most).is_ok());
+    // abi: R-349
     assert_eq!(
         create(vm.pdn, AccessFlags::NONE, most + 1).err(),
         Some(EINVAL)
     );
     assert_eq!(create(vm.pdn, AccessFlags::NONE, 0).err(), Some(EINVAL));
+    // abi: R-117
     assert_eq!(
         create(Pdn::new(99), AccessFlags::NONE, 1).err(),
         Some(EINVAL)
     );
     for (access, errno) in BAD_ACCESS {
+        // abi: R-300
         assert_eq!(create(vm.pdn, access, 1).err(), Some(errno), "{access:?}");
     }
     vm.negotiate(&[Feature::Flush]);
     let flushable = create(vm.pdn, AccessFlags::FLUSH_GLOBAL, 1);
+    // abi: R-301
     assert_eq!(flushable.err(), Some(EOPNOTSUPP), "not for this kind of MR");
     vm.negotiate(&[]);
 
+    // abi: R-272
     let mr = create(vm.pdn, AccessFlags::NONE, 2).unwrap();
+    // abi: R-278
     assert_eq!((mr.lkey, mr.lkey >> 8), (mr.rkey, mr.mrn.get()));
     let (a, b) = (vm.alloc(4096), vm.alloc(4096));
     let pages = vm.page_list(&[b, a]);
@@ -316,11 +347,14 @@ fn fast_registration() {
         change(&mut cmd);
         vm.call(cmd).err()
     };
+    // abi
     assert_eq!(vm.call(good).unwrap().npages, 2);
     assert_eq!(err(|cmd| cmd.mrn = MrNumber::new(0)), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.mrn = MrNumber::new(77)), Some(EINVAL));
+    // abi: R-350
     assert_eq!(err(|cmd| cmd.npages = 1), Some(EINVAL), "too few");
     assert_eq!(err(|cmd| cmd.start = 0x5_0000), Some(EINVAL), "too many");
+    // abi: R-350
     assert_eq!(
         err(|cmd| (cmd.npages, cmd.length) = (3, 0x1020)),
         Some(EINVAL),
@@ -328,11 +362,13 @@ fn fast_registration() {
     );
     assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.length = u64::MAX), Some(EINVAL), "wraps");
+    // abi: R-316
     assert_eq!(err(|cmd| cmd.pages = 1 << 40), Some(EFAULT));
     let unreachable = CmdMapMrSg {
         pages: vm.page_list(&[1 << 40, a]),
         ..good
     };
+    // abi: R-317
     assert_eq!(vm.call(unreachable).err(), Some(EFAULT));
     let fixed = CmdMapMrSg {
         mrn: vm.mr(64).mrn,
@@ -340,6 +376,7 @@ fn fast_registration() {
     };
     assert_eq!(vm.call(fixed).err(), Some(EINVAL), "not made for it");
     vm.negotiate(&[Feature::RegPages]);
+    // abi
     assert_eq!(
         vm.call(good).err(),
         Some(EOPNOTSUPP),

@@ -9,12 +9,11 @@ mod modify;
 mod objects;
 
 use rustix::io::Errno;
+use testkit::engine::*;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::number::Srqn;
 use virtio_rdma_abi::ring::RingKind;
-
-use crate::harness::*;
 
 pub const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
 pub const EBUSY: u8 = Errno::BUSY.raw_os_error() as u8;

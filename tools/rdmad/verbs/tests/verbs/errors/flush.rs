@@ -2,6 +2,7 @@
 
 //! Flushing, reset and draining of queues.
 
+use testkit::engine::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
     AsyncEvent, QpAttrMask, QpState, SendFlags, SigType, WcStatus, WrOpcode,
@@ -9,12 +10,9 @@ use virtio_rdma_abi::ib::{
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
-use crate::harness::*;
-
-// abi
 #[test]
 fn error_flushes_everything_in_order() {
-    each(|p| {
+    each_setup(|p| {
         // These SENDs wait: B has no receives.
         for id in 0..10 {
             let flags = if id % 2 == 0 {
@@ -29,10 +27,12 @@ fn error_flushes_everything_in_order() {
         }
         p.qa.to(QpState::Err);
         for id in (0..10).chain(20..30) {
+            // abi
             p.cq_a.expect(id, WcStatus::WrFlushErr);
         }
         // Work requests that are posted in ERR are flushed too.
         p.qa.post_recv(40, &[]);
+        // abi
         p.cq_a.expect(40, WcStatus::WrFlushErr);
         p.qa.post(&p.send(41, 1));
         p.cq_a.expect(41, WcStatus::WrFlushErr);
@@ -43,7 +43,7 @@ fn error_flushes_everything_in_order() {
 // abi
 #[test]
 fn reset_gives_back_without_completions_and_starts_anew() {
-    each(|p| {
+    each_setup(|p| {
         for round in 0..5 {
             for id in 0..10 {
                 p.qa.post(&p.send(id, 10));
@@ -64,8 +64,8 @@ fn reset_gives_back_without_completions_and_starts_anew() {
 // abi: R-734
 #[test]
 fn a_half_received_message_is_flushed() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let p = Pair::new(&world);
         // The message takes many turns, and its QP is moved to ERR before the end.
         let big = p.qa.vm.mr(24 << 20);
@@ -81,10 +81,9 @@ fn a_half_received_message_is_flushed() {
     });
 }
 
-// abi
 #[test]
 fn draining() {
-    each(|p| {
+    each_setup(|p| {
         let sqd = |notify| {
             let attrs = QpAttr {
                 en_sqd_async_notify: notify,
@@ -95,7 +94,9 @@ fn draining() {
         };
         p.qa.post(&p.send(1, 10));
         wait("the work to be begun", || {
+            // abi: R-229
             sqd(1);
+            // abi: R-230
             if p.qa.query().sq_draining == 1 {
                 return Some(());
             }
@@ -109,11 +110,15 @@ fn draining() {
         p.qa.post(&p.send(2, 10));
         p.qb.post_recv(1, &[sge(&p.mb, 0, 64)]);
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
+        // abi: R-200
         p.cq_a.expect(1, WcStatus::Success);
+        // abi: R-207
         p.qa.vm
             .sink
             .expect(EventKind::Async(AsyncEvent::SqDrained), p.qa.cookie);
+        // abi: R-230
         assert_eq!(p.qa.query().sq_draining, 0);
+        // abi: R-206
         assert_eq!(p.cq_a.poll(), None, "new work waits");
         // Attributes may change while the QP is drained.
         let slower = QpAttr {
@@ -134,15 +139,15 @@ fn draining() {
         assert_eq!((p.qa.query().timeout, p.qa.query().min_rnr_timer), (20, 2));
         p.qa.modify(QpState::Rts, QpAttrMask::STATE, QpAttr::ZERO)
             .unwrap();
+        // abi: R-206
         p.cq_a.expect(2, WcStatus::Success);
     });
 }
 
-// abi
 #[test]
 fn overflow_kills_the_cq_and_its_qps_only() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let healthy = Pair::new(&world);
         let (tiny, cq_b) = (Cq::new(a, 4), Cq::new(b, 64));
@@ -156,19 +161,23 @@ fn overflow_kills_the_cq_and_its_qps_only() {
         for id in 0..6 {
             qa.post(&Wr::new(id, WrOpcode::RdmaWrite));
         }
+        // abi
         a.sink
             .expect(EventKind::Async(AsyncEvent::CqErr), tiny.cookie);
         a.sink
             .expect(EventKind::Async(AsyncEvent::QpFatal), qa.cookie);
         qa.wait_for(QpState::Err);
         for id in 0..4 {
+            // abi
             tiny.expect(id, WcStatus::Success);
         }
+        // abi: R-529
         assert_eq!(tiny.poll(), None, "dead");
         // Receives of the QP are flushed to its other CQ, which has not failed.
         qa.post_recv(50, &[]);
         healthy.cq_a.expect(50, WcStatus::WrFlushErr);
         healthy.qa.post(&Wr::new(7, WrOpcode::RdmaWrite));
+        // abi: R-648
         healthy.cq_a.expect(7, WcStatus::Success);
         assert!(b.sink.is_empty());
         assert_eq!(

@@ -2,23 +2,24 @@
 
 //! Work requests that the requester refuses.
 
+use testkit::engine::*;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDeregMr};
 use virtio_rdma_abi::ib::{AccessFlags, QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::Sge;
 
-use crate::harness::*;
-
-// abi
 #[test]
 fn local_protection() {
     type Change = fn(&Pair<'_>, &mut Wr);
     let changes: [(&str, Change); 7] = [
+        // abi: R-611
         ("unknown key", |_, wr| wr.sges[0].lkey ^= 0x100_0000),
         ("key zero", |_, wr| wr.sges[0].lkey = 0),
         ("stale variant", |_, wr| wr.sges[0].lkey ^= 1),
+        // abi: R-609
         ("before the MR", |_, wr| wr.sges[0].addr -= 1),
+        // abi: R-610
         ("past the MR", |p, wr| wr.sges[0].addr += p.ma.len - 99),
         ("wrapping", |_, wr| wr.sges[0].addr = u64::MAX),
         ("second SGE", |_, wr| {
@@ -30,11 +31,13 @@ fn local_protection() {
     ];
     for (name, change) in changes {
         eprintln!("{name}");
-        each(|p| {
+        each_setup(|p| {
             let mut wr = p.send(1, 100);
             change(p, &mut wr);
             p.qb.post_recv(1, &[]);
+            // abi
             p.fails(&wr, WcStatus::LocProtErr);
+            // abi: R-648
             p.responder_lives();
         });
     }
@@ -43,7 +46,7 @@ fn local_protection() {
 // abi
 #[test]
 fn local_key_of_another_pd() {
-    each(|p| {
+    each_setup(|p| {
         let other = p.qa.vm.call(CmdCreatePd::ZERO).unwrap().pdn;
         let mr = p.qa.vm.register(other, p.qa.vm.alloc(64), 64, FULL);
         p.fails(
@@ -56,7 +59,7 @@ fn local_key_of_another_pd() {
 // abi
 #[test]
 fn local_key_of_a_deregistered_mr() {
-    each(|p| {
+    each_setup(|p| {
         let mr = p.qa.vm.mr(64);
         p.qa.vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
         p.fails(
@@ -69,7 +72,7 @@ fn local_key_of_a_deregistered_mr() {
 // abi
 #[test]
 fn read_into_memory_that_may_not_be_written() {
-    each(|p| {
+    each_setup(|p| {
         let vm = p.qa.vm;
         let mr = vm.register(vm.pdn, vm.alloc(64), 64, AccessFlags::NONE);
         p.fails(
@@ -81,24 +84,27 @@ fn read_into_memory_that_may_not_be_written() {
     });
 }
 
-// abi
 #[test]
 fn malformed_requests() {
     type Change = fn(&Pair<'_>, &mut Vec<u8>);
     let changes: [(&str, Change, WcStatus); 6] = [
+        // abi
         ("opcode", |_, wqe| wqe[8] = 100, WcStatus::LocQpOpErr),
         (
             "opcode of a receive",
             |_, wqe| wqe[8] = OPCODE_RECV,
             WcStatus::LocQpOpErr,
         ),
+        // abi: R-355
         (
             "opcode of the kernel",
             |_, wqe| wqe[8] = 0x20,
             WcStatus::LocQpOpErr,
         ),
+        // abi
         ("SGEs", |_, wqe| wqe[0] = 5, WcStatus::LocQpOpErr),
         ("SGEs", |_, wqe| wqe[..4].fill(0xff), WcStatus::LocQpOpErr),
+        // abi
         (
             "inline length",
             |_, wqe| {
@@ -110,12 +116,14 @@ fn malformed_requests() {
     ];
     for (name, change, status) in changes {
         eprintln!("{name}");
-        each(|p| {
+        each_setup(|p| {
             let mut wqe = p.send(7, 100).bytes();
             change(p, &mut wqe);
             p.qa.post_bytes(&wqe);
+            // abi: R-714
             let cqe = p.cq_a.expect(7, status);
             assert!(cqe.opcode < OPCODE_RECV, "tells that it was sent");
+            // abi: R-204
             assert_eq!(p.qa.state(), QpState::Err);
             p.responder_lives();
         });
@@ -125,8 +133,8 @@ fn malformed_requests() {
 // abi: R-642
 #[test]
 fn a_qp_without_sges_or_inline_data() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let bare = Options {
             sge: 0,
             inline: 0,
@@ -148,7 +156,7 @@ fn a_qp_without_sges_or_inline_data() {
 // abi
 #[test]
 fn message_too_long_for_any_qp() {
-    each(|p| {
+    each_setup(|p| {
         let vm = p.qa.vm;
         let all = vm
             .call(virtio_rdma_abi::ctrl::CmdGetDmaMr {
@@ -172,8 +180,8 @@ fn message_too_long_for_any_qp() {
 // abi
 #[test]
 fn reads_without_resources() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let none = Options {
             rd_atomic: 0,
             ..Options::default()

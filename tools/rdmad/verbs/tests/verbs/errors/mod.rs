@@ -5,5 +5,6 @@
 
 mod flush;
 mod local;
+mod reasons;
 mod remote;
 mod retry;

@@ -2,20 +2,20 @@
 
 //! Requests that the responder refuses.
 
+use testkit::engine::*;
 use virtio_rdma_abi::ctrl::CmdCreatePd;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::Sge;
 
-use crate::harness::*;
-
-// abi
 #[test]
 fn remote_access() {
     type Change = fn(&Pair<'_>, &mut Wr);
     let changes: [(&str, Change); 5] = [
+        // abi: R-635
         ("unknown key", |_, wr| wr.remote.rkey ^= 0x100_0000),
         ("stale variant", |_, wr| wr.remote.rkey ^= 1),
+        // abi: R-634
         ("before the MR", |_, wr| wr.remote.remote_addr -= 1),
         ("past the MR", |p, wr| {
             wr.remote.remote_addr += p.mb.len - 99
@@ -29,55 +29,63 @@ fn remote_access() {
             WrOpcode::RdmaWriteWithImm,
         ] {
             eprintln!("{name}, {opcode:?}");
-            each(|p| {
+            each_setup(|p| {
                 let mut wr = Wr::new(1, opcode).local(&p.ma, 0, 100).remote(&p.mb, 0);
                 change(p, &mut wr);
                 p.qb.post_recv(5, &[]);
+                // abi
                 p.fails(&wr, WcStatus::RemAccessErr);
+                // abi: R-589
                 p.responder_failed(Some(AsyncEvent::QpAccessErr));
+                // abi: R-683
                 p.cq_b.expect(5, WcStatus::WrFlushErr);
             });
         }
     }
 }
 
-// abi
 #[test]
 fn remote_access_flags() {
     let cases = [
+        // abi: R-289
         (WrOpcode::RdmaWrite, AccessFlags::REMOTE_READ),
+        // abi: R-290
         (
             WrOpcode::RdmaRead,
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE,
         ),
     ];
     for (opcode, access) in cases {
-        each(|p| {
+        each_setup(|p| {
             let vm = p.qb.vm;
             let mr = vm.register(vm.pdn, vm.alloc(64), 64, access);
+            // abi
             p.fails(
                 &Wr::new(1, opcode).local(&p.ma, 0, 64).remote(&mr, 0),
                 WcStatus::RemAccessErr,
             );
+            // abi: R-589
             p.responder_failed(Some(AsyncEvent::QpAccessErr));
         });
-        each(|p| {
+        each_setup(|p| {
             let vm = p.qb.vm;
             let other = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
             let mr = vm.register(other, vm.alloc(64), 64, FULL);
+            // abi: R-280
             p.fails(
                 &Wr::new(1, opcode).local(&p.ma, 0, 64).remote(&mr, 0),
                 WcStatus::RemAccessErr,
             );
         });
         // The QP itself does not admit the operation.
-        on_both_paths(|path| {
-            let world = World::new(2, path);
+        in_all_setups(|setup| {
+            let world = World::new(2, setup);
             let theirs = Options {
                 access: access.without(AccessFlags::LOCAL_WRITE),
                 ..Options::default()
             };
             let p = Pair::with(&world, Options::default(), theirs);
+            // abi
             p.fails(
                 &Wr::new(1, opcode).local(&p.ma, 0, 64).remote(&p.mb, 0),
                 WcStatus::RemInvReqErr,
@@ -90,7 +98,7 @@ fn remote_access_flags() {
 // abi: R-659
 #[test]
 fn an_empty_range_needs_no_key() {
-    each(|p| {
+    each_setup(|p| {
         for opcode in [WrOpcode::RdmaWrite, WrOpcode::RdmaRead] {
             p.qa.post(&Wr::new(1, opcode));
             p.cq_a.expect(1, WcStatus::Success);
@@ -103,7 +111,7 @@ fn an_empty_range_needs_no_key() {
 #[test]
 fn receive_too_small() {
     for len in [65, 1025, 5000] {
-        each(|p| {
+        each_setup(|p| {
             p.qb.post_recv(3, &[sge(&p.mb, 0, 32), sge(&p.mb, 64, 32)]);
             p.qb.post_recv(4, &[]);
             p.fails(&p.send(1, len), WcStatus::RemInvReqErr);
@@ -117,7 +125,7 @@ fn receive_too_small() {
 // abi
 #[test]
 fn receive_with_a_bad_key() {
-    each(|p| {
+    each_setup(|p| {
         let mut bad = sge(&p.mb, 0, 4096);
         bad.lkey ^= 1;
         p.qb.post_recv(3, &[bad]);
@@ -130,7 +138,7 @@ fn receive_with_a_bad_key() {
 // abi
 #[test]
 fn receive_into_memory_that_may_not_be_written() {
-    each(|p| {
+    each_setup(|p| {
         let vm = p.qb.vm;
         let mr = vm.register(vm.pdn, vm.alloc(64), 64, AccessFlags::REMOTE_READ);
         p.qb.post_recv(3, &[sge(&mr, 0, 64)]);
@@ -173,7 +181,7 @@ fn with_long_receive(
     check: impl Fn(&Pair<'_>, &dyn Fn() -> (Vec<u8>, Vec<u8>)),
 ) {
     for reversed in [false, true] {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             let (mr, start) = mr_in_the_middle(p.b, reversed);
             let pattern: Vec<u8> = (0..1 << 16).map(|byte| byte as u8 % 0x70).collect();
             p.a.write(p.ma.iova, &pattern);
@@ -260,7 +268,7 @@ fn message_that_goes_beyond_the_mr_of_its_receive() {
 // abi
 #[test]
 fn malformed_receive() {
-    each(|p| {
+    each_setup(|p| {
         // More SGEs than the QP allows, though they fit into the slot.
         let too_many = [sge(&p.mb, 0, 1); 5];
         p.qb.post_recv(3, &too_many);

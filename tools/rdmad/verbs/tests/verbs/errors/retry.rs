@@ -4,19 +4,18 @@
 
 use std::time::Duration;
 
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
+use testkit::engine::*;
+use verbs::{Clock, Limits, RuntimeConfig};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 
-use crate::harness::*;
-
 /// Two VMs with a clock that only the test advances.
-fn standing_still(path: PathPolicy) -> World {
+fn standing_still(setup: Setup) -> World {
     let config = RuntimeConfig {
-        path,
+        path: setup.path,
         clock: Clock::manual(),
         ..RuntimeConfig::default()
     };
-    World::with_config(2, config, Limits::default())
+    World::in_mode(setup.mode, 2, config, Limits::default())
 }
 
 // abi
@@ -27,8 +26,8 @@ fn no_receive_posted() {
         (WrOpcode::Send, 3),
         (WrOpcode::RdmaWriteWithImm, 1),
     ] {
-        on_both_paths(|path| {
-            let world = World::new(2, path);
+        in_all_setups(|setup| {
+            let world = World::new(2, setup);
             let ours = Options {
                 rnr_retry,
                 ..Options::default()
@@ -52,8 +51,8 @@ fn a_receive_that_comes_late() {
         (20, Duration::from_micros(10_240)),
     ] {
         for opcode in [WrOpcode::Send, WrOpcode::RdmaWriteWithImm] {
-            on_both_paths(|path| {
-                let world = standing_still(path);
+            in_all_setups(|setup| {
+                let world = standing_still(setup);
                 let theirs = Options {
                     min_rnr_timer,
                     ..Options::default()
@@ -78,8 +77,8 @@ fn a_receive_that_comes_late() {
 #[test]
 fn a_timeout_is_as_long_as_the_qp_says() {
     for (timeout, retry_cnt) in [(8, 0), (8, 1), (14, 0), (14, 3)] {
-        on_both_paths(|path| {
-            let world = standing_still(path);
+        in_all_setups(|setup| {
+            let world = standing_still(setup);
             let ours = Options {
                 timeout,
                 retry_cnt,
@@ -111,8 +110,8 @@ fn a_peer_that_does_not_answer() {
     ];
     for (name, vanish) in ways {
         eprintln!("{name}");
-        on_both_paths(|path| {
-            let world = World::new(2, path);
+        in_all_setups(|setup| {
+            let world = World::new(2, setup);
             let ours = Options {
                 retry_cnt: 1,
                 timeout: 8,
@@ -128,8 +127,8 @@ fn a_peer_that_does_not_answer() {
 // abi
 #[test]
 fn a_peer_that_expects_another_psn() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let ours = Options {
             retry_cnt: 0,
             timeout: 8,
@@ -150,8 +149,8 @@ fn a_peer_that_expects_another_psn() {
 // abi: R-225
 #[test]
 fn a_peer_that_is_connected_elsewhere() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let options = Options {

@@ -4,12 +4,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::CmdCreatePd;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
-
-use crate::harness::*;
 
 const OPCODES: [WrOpcode; 2] = [WrOpcode::AtomicCmpAndSwp, WrOpcode::AtomicFetchAndAdd];
 
@@ -17,12 +16,12 @@ fn word(vm: &Vm, iova: u64) -> u64 {
     u64::from_le_bytes(vm.read(iova, 8).try_into().unwrap())
 }
 
-// abi
 #[test]
 fn the_original_value_comes_back() {
-    each(|p| {
+    each_setup(|p| {
         let run = |opcode, compare_add, swap| {
             p.a.write(p.ma.iova, &[0xee; 8]);
+            // abi
             let wr = p.wr(1, opcode, 8).operands(compare_add, swap);
             p.qa.post(&wr);
             let cqe = p.cq_a.expect(1, WcStatus::Success);
@@ -32,10 +31,14 @@ fn the_original_value_comes_back() {
         let start = 0x0102_0304_0506_0708u64;
         p.b.write(p.mb.iova, &start.to_le_bytes());
         let add = |add| run(WrOpcode::AtomicFetchAndAdd, add, 0xdead);
+        // abi
         assert_eq!(add(0x10), (start, start + 0x10));
+        // abi: R-638
         assert_eq!(add(u64::MAX), (start + 0x10, start + 0xf), "modulo 2^64");
         let swap = |compare, swap| run(WrOpcode::AtomicCmpAndSwp, compare, swap);
+        // abi: R-618
         assert_eq!(swap(start, 1), (start + 0xf, start + 0xf), "not equal");
+        // abi
         assert_eq!(swap(start + 0xf, 7), (start + 0xf, 7));
         assert_eq!(p.cq_b.poll(), None);
         p.responder_lives();
@@ -45,7 +48,7 @@ fn the_original_value_comes_back() {
 // abi: R-668
 #[test]
 fn local_memory_in_pieces() {
-    each(|p| {
+    each_setup(|p| {
         p.b.write(p.mb.iova, &77u64.to_le_bytes());
         let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 0).operands(1, 0);
         wr.sges = vec![sge(&p.ma, 16, 3), sge(&p.ma, 40, 5)];
@@ -74,7 +77,7 @@ fn what_the_requester_refuses() {
     ];
     for (name, change, status) in changes {
         eprintln!("{name}");
-        each(|p| {
+        each_setup(|p| {
             let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
             change(p, &mut wr);
             p.fails(&wr, status);
@@ -87,7 +90,7 @@ fn what_the_requester_refuses() {
 // abi
 #[test]
 fn local_memory_that_may_not_be_written() {
-    each(|p| {
+    each_setup(|p| {
         let mr = p.a.register(p.a.pdn, p.a.alloc(8), 8, AccessFlags::NONE);
         let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 8);
         wr.sges = vec![sge(&mr, 0, 8)];
@@ -98,10 +101,10 @@ fn local_memory_that_may_not_be_written() {
 // abi
 #[test]
 fn without_resources() {
-    on_both_paths(|path| {
+    in_all_setups(|setup| {
         for (ours, theirs, status) in [(0, 4, WcStatus::LocQpOpErr), (4, 0, WcStatus::RemInvReqErr)]
         {
-            let world = World::new(2, path);
+            let world = World::new(2, setup);
             let options = |rd_atomic| Options {
                 rd_atomic,
                 ..Options::default()
@@ -116,7 +119,7 @@ fn without_resources() {
 #[test]
 fn misaligned_words() {
     for opcode in OPCODES {
-        each(|p| {
+        each_setup(|p| {
             let wr = p.wr(1, opcode, 8).remote(&p.mb, 4).operands(0, 1);
             p.fails(&wr, WcStatus::RemInvReqErr);
             p.responder_failed(Some(AsyncEvent::QpReqErr));
@@ -142,7 +145,7 @@ fn remote_access() {
     for (name, change) in changes {
         for opcode in OPCODES {
             eprintln!("{name}, {opcode:?}");
-            each(|p| {
+            each_setup(|p| {
                 let mut wr = p.wr(1, opcode, 8);
                 change(p, &mut wr);
                 p.fails(&wr, WcStatus::RemAccessErr);
@@ -152,23 +155,24 @@ fn remote_access() {
     }
 }
 
-// abi
 #[test]
 fn remote_access_flags() {
     let access = FULL.without(AccessFlags::REMOTE_ATOMIC);
     for opcode in OPCODES {
-        each(|p| {
+        each_setup(|p| {
             let mr = p.b.register(p.b.pdn, p.b.alloc(8), 8, access);
+            // abi
             p.fails(&p.wr(1, opcode, 8).remote(&mr, 0), WcStatus::RemAccessErr);
             p.responder_failed(Some(AsyncEvent::QpAccessErr));
         });
-        on_both_paths(|path| {
-            let world = World::new(2, path);
+        in_all_setups(|setup| {
+            let world = World::new(2, setup);
             let theirs = Options {
                 access,
                 ..Options::default()
             };
             let p = Pair::with(&world, Options::default(), theirs);
+            // abi
             p.fails(&p.wr(1, opcode, 8), WcStatus::RemInvReqErr);
             p.responder_failed(Some(AsyncEvent::QpReqErr));
         });
@@ -181,8 +185,8 @@ fn remote_access_flags() {
 #[test]
 fn nothing_is_lost_between_qps_and_cpu() {
     const TIMES: u64 = 400;
-    on_both_paths(|path| {
-        let world = World::new(3, path);
+    in_all_setups(|setup| {
+        let world = World::new(3, setup);
         let owner = &world.vms[2];
         let counter = owner.mr(8);
         let (counted, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -239,7 +243,7 @@ fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
 // abi
 #[test]
 fn many_at_once_and_a_fence() {
-    each(|p| {
+    each_setup(|p| {
         for id in 0..16 {
             let mut wr = p.wr(id, WrOpcode::AtomicFetchAndAdd, 0).operands(1, 0);
             wr.sges = vec![sge(&p.ma, id * 8, 8)];
@@ -266,15 +270,17 @@ fn many_at_once_and_a_fence() {
 /// A request that is repeated because its response got lost is not executed again.
 #[test]
 fn each_is_executed_once_on_a_lossy_network() {
-    const TIMES: u64 = 300;
-    let world = World::new(2, PathPolicy::Wire);
-    let p = Pair::new(&world);
-    world.net.lose_one_in.store(10, Ordering::Relaxed);
-    for n in 0..TIMES {
-        let wr = p.wr(n, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
-        p.qa.post(&wr);
-        p.cq_a.expect(n, WcStatus::Success);
-        assert_eq!(word(p.a, p.ma.iova), n);
-    }
-    assert_eq!(word(p.b, p.mb.iova), TIMES);
+    in_both_modes(PathPolicy::Wire, |setup| {
+        const TIMES: u64 = 300;
+        let world = World::new(2, setup);
+        let p = Pair::new(&world);
+        world.net.lose_one_in.store(10, Ordering::Relaxed);
+        for n in 0..TIMES {
+            let wr = p.wr(n, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
+            p.qa.post(&wr);
+            p.cq_a.expect(n, WcStatus::Success);
+            assert_eq!(word(p.a, p.ma.iova), n);
+        }
+        assert_eq!(word(p.b, p.mb.iova), TIMES);
+    });
 }

@@ -2,12 +2,12 @@
 
 //! Error states, reset, draining and destruction of QPs of each type.
 
+use testkit::engine::*;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
 use super::{data_offset, USER_TYPES};
-use crate::harness::*;
 
 const UNRELIABLE: [QpType; 2] = [QpType::Uc, QpType::Ud];
 
@@ -15,7 +15,7 @@ const UNRELIABLE: [QpType; 2] = [QpType::Uc, QpType::Ud];
 #[test]
 fn error_flushes_both_queues() {
     for qp_type in USER_TYPES {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             for id in 20..30 {
                 p.qa.post_recv(id, &[]);
             }
@@ -44,7 +44,7 @@ fn error_flushes_both_queues() {
 #[test]
 fn send_queue_error() {
     for qp_type in UNRELIABLE {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             for round in 0..3 {
                 let mut bad = p.send(1, 10);
                 bad.sges[0].lkey ^= 1;
@@ -85,7 +85,7 @@ fn send_queue_error() {
 #[test]
 fn work_posted_in_sqe_is_flushed_even_if_rts_comes_first() {
     for qp_type in UNRELIABLE {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             let mut bad = p.send(0, 10);
             bad.sges[0].lkey ^= 1;
             p.qa.post(&bad);
@@ -109,7 +109,7 @@ fn work_posted_in_sqe_is_flushed_even_if_rts_comes_first() {
 #[test]
 fn reset_starts_anew() {
     for qp_type in USER_TYPES {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             for round in 0..3 {
                 for id in 0..10 {
                     p.qa.post_recv(id, &[]);
@@ -131,7 +131,7 @@ fn reset_starts_anew() {
 #[test]
 fn destroy_with_work_outstanding() {
     for qp_type in USER_TYPES {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             for id in 0..30 {
                 p.qb.post_recv(id, &[sge(&p.mb, 0, 1 << 16)]);
                 p.qa.post_recv(id, &[sge(&p.ma, 0, 1 << 16)]);
@@ -163,7 +163,7 @@ fn an_unreliable_qp_drains() {
     use virtio_rdma_abi::event::EventKind;
     use virtio_rdma_abi::ib::AsyncEvent;
     for qp_type in UNRELIABLE {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             p.qa.post(&p.send(1, 10));
             p.cq_a.expect(1, WcStatus::Success);
             let notify = QpAttr {

@@ -2,10 +2,10 @@
 
 //! The GSI QP.
 
+use testkit::engine::*;
 use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode, GSI_QPN};
 
 use super::GRH;
-use crate::harness::*;
 
 /// The well-known Q_Key of QP 1.
 const QKEY: u32 = 0x8001_0000;
@@ -20,8 +20,8 @@ fn gsi() -> Options {
 // abi
 #[test]
 fn management_datagrams() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let p = Pair::with(&world, gsi(), gsi());
         assert_eq!(p.qa.query().port_num, 1);
         let mad = pattern(256, 1);
@@ -44,8 +44,8 @@ fn management_datagrams() {
 // abi
 #[test]
 fn processes_do_not_reach_it() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let user = Qp::new(a, &cq_a, &cq_a, Options::of(QpType::Ud));

@@ -5,6 +5,7 @@
 use roce::headers::{Body, Deth, Part, RcRequest, SendPart};
 use roce::opcode::Service;
 use roce::work::With;
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus};
@@ -12,7 +13,6 @@ use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
 use super::{each_ud, numbered};
-use crate::harness::*;
 
 /// A Q_Key that only privileged users may set.
 const CONTROLLED: u32 = 0x8765_4321;
@@ -73,51 +73,53 @@ fn a_controlled_qkey_is_the_qps_own() {
 // abi
 #[test]
 fn packets_of_another_partition() {
-    for (qp_type, service) in [
-        (QpType::Rc, Service::Rc),
-        (QpType::Uc, Service::Uc),
-        (QpType::Ud, Service::Ud),
-    ] {
-        let world = World::new(2, PathPolicy::Wire);
-        world.negotiate(&[Feature::Counters]);
-        let options = Options::of(qp_type);
-        let p = Pair::with(&world, options, options);
-        for id in 0..4 {
-            p.qb.post_recv(id, &[sge(&p.mb, 0, 4096)]);
-        }
-        let deth = Deth {
-            qkey: options.qkey,
-            src_qpn: p.qa.qpn,
-        };
-        let send = |service, pkey| {
-            let part = SendPart::Only(With::Nothing);
-            let body = match service {
-                Service::Rc => RcRequest::from(part).into(),
-                Service::Uc => Body::Uc(Part::Send(part)),
-                Service::Ud => Body::Ud { deth, imm: None },
-            };
-            let headers = numbered(body, pkey, p.qb.qpn, 0);
-            world
-                .net
-                .inject(p.b.mac, &frame(p.a, p.b, &headers, b"four"));
-        };
-        for (n, pkey) in [0x8001, 0x7ffe, 0].into_iter().enumerate() {
-            send(service, pkey);
-            wait("the violation to be counted", || {
-                (p.b.violations() == (n as u32 + 1, 0)).then_some(())
-            });
-            assert_eq!(p.b.counters().pkey_violations, n as u64 + 1);
-        }
-        // The QP drops packets of another transport service.
-        for other in [Service::Rc, Service::Uc, Service::Ud] {
-            if other != service {
-                send(other, 0xffff);
+    in_both_modes(PathPolicy::Wire, |setup| {
+        for (qp_type, service) in [
+            (QpType::Rc, Service::Rc),
+            (QpType::Uc, Service::Uc),
+            (QpType::Ud, Service::Ud),
+        ] {
+            let world = World::new(2, setup);
+            world.negotiate(&[Feature::Counters]);
+            let options = Options::of(qp_type);
+            let p = Pair::with(&world, options, options);
+            for id in 0..4 {
+                p.qb.post_recv(id, &[sge(&p.mb, 0, 4096)]);
             }
+            let deth = Deth {
+                qkey: options.qkey,
+                src_qpn: p.qa.qpn,
+            };
+            let send = |service, pkey| {
+                let part = SendPart::Only(With::Nothing);
+                let body = match service {
+                    Service::Rc => RcRequest::from(part).into(),
+                    Service::Uc => Body::Uc(Part::Send(part)),
+                    Service::Ud => Body::Ud { deth, imm: None },
+                };
+                let headers = numbered(body, pkey, p.qb.qpn, 0);
+                world
+                    .net
+                    .inject(p.b.mac, &frame(p.a, p.b, &headers, b"four"));
+            };
+            for (n, pkey) in [0x8001, 0x7ffe, 0].into_iter().enumerate() {
+                send(service, pkey);
+                wait("the violation to be counted", || {
+                    (p.b.violations() == (n as u32 + 1, 0)).then_some(())
+                });
+                assert_eq!(p.b.counters().pkey_violations, n as u64 + 1);
+            }
+            // The QP drops packets of another transport service.
+            for other in [Service::Rc, Service::Uc, Service::Ud] {
+                if other != service {
+                    send(other, 0xffff);
+                }
+            }
+            // A limited member of a partition may send to a full member.
+            send(service, 0x7fff);
+            p.cq_b.expect(0, WcStatus::Success);
+            assert_eq!(p.cq_b.poll(), None);
+            p.responder_lives();
         }
-        // A limited member of a partition may send to a full member.
-        send(service, 0x7fff);
-        p.cq_b.expect(0, WcStatus::Success);
-        assert_eq!(p.cq_b.poll(), None);
-        p.responder_lives();
-    }
+    });
 }

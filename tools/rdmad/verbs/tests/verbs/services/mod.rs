@@ -21,10 +21,9 @@ mod vlan;
 
 use roce::headers::{Body, Bth, Headers};
 use roce::Psn;
+use testkit::engine::*;
 use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::number::Qpn;
-
-use crate::harness::*;
 
 /// QP types that any process may create.
 const USER_TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
@@ -40,9 +39,9 @@ fn data_offset(qp_type: QpType) -> u64 {
     }
 }
 
-/// Runs `test` with a pair of UD QPs, on each data path.
+/// Runs `test` with a pair of UD QPs in each setup.
 fn each_ud(test: impl Fn(&Pair<'_>)) {
-    each_with(Options::of(QpType::Ud), test);
+    each_setup_with(Options::of(QpType::Ud), test);
 }
 
 /// Headers of packet number `n`, counted from 0, to the QP `dest_qpn`.

@@ -6,6 +6,7 @@ use roce::headers::{Body, Bth, Deth, Headers};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
 use rustix::io::Errno;
+use testkit::engine::*;
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
@@ -16,7 +17,6 @@ use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::Datagram;
 
 use super::GRH;
-use crate::harness::*;
 
 const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
 const ENOMEM: u8 = Errno::NOMEM.raw_os_error() as u8;
@@ -33,8 +33,8 @@ fn mac_of(mgid: [u8; 16]) -> [u8; 6] {
     multicast_mac(gid_to_ip(mgid))
 }
 
-fn world(vms: usize, path: PathPolicy) -> World {
-    let world = World::new(vms, path);
+fn world(vms: usize, setup: Setup) -> World {
+    let world = World::new(vms, setup);
     world.negotiate(&[Feature::Multicast]);
     world
 }
@@ -115,8 +115,8 @@ impl<'vm> Member<'vm> {
 // abi
 #[test]
 fn datagrams_to_a_group_reach_all_members() {
-    on_both_paths(|path| {
-        let world = world(3, path);
+    in_all_setups(|setup| {
+        let world = world(3, setup);
         let [a, b, c] = [0, 1, 2].map(|n| &world.vms[n]);
         let sender = Member::ud(a);
         let members = [a, b, b].map(Member::ud);
@@ -152,8 +152,8 @@ fn datagrams_to_a_group_reach_all_members() {
 // abi
 #[test]
 fn a_member_hears_itself_unless_it_blocks_loopback() {
-    on_both_paths(|path| {
-        let world = world(2, path);
+    in_all_setups(|setup| {
+        let world = world(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         // The second round has another group: datagrams of the first one may still be on their way
         // to its members' VMs.
@@ -193,8 +193,8 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
 // abi
 #[test]
 fn who_leaves_a_group_hears_it_no_more() {
-    on_both_paths(|path| {
-        let world = world(2, path);
+    in_all_setups(|setup| {
+        let world = world(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let sender = Member::ud(a);
         let [stays, detaches, ends] = [b, b, b].map(Member::ud);
@@ -227,8 +227,8 @@ fn who_leaves_a_group_hears_it_no_more() {
 // abi
 #[test]
 fn members_take_datagrams_each_for_itself() {
-    on_both_paths(|path| {
-        let world = world(2, path);
+    in_all_setups(|setup| {
+        let world = world(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let sender = Member::ud(a);
         let other_key = Options {
@@ -258,8 +258,8 @@ fn members_take_datagrams_each_for_itself() {
 // abi
 #[test]
 fn groups_over_ipv6() {
-    on_both_paths(|path| {
-        let world = world(2, path);
+    in_all_setups(|setup| {
+        let world = world(2, setup);
         let mut mgid = [0; 16];
         (mgid[0], mgid[1], mgid[15]) = (0xff, 0x0e, 9);
         for (vm, n) in world.vms.iter().zip(1..) {
@@ -286,97 +286,110 @@ fn groups_over_ipv6() {
     });
 }
 
-// abi
 #[test]
 fn as_many_members_as_the_limits_say() {
-    let world = world(1, PathPolicy::Direct);
-    let vm = &world.vms[0];
-    let config = mode::config(vm);
-    let limits = Limits::default();
-    assert_eq!(
-        (
-            config.max_mcast_grp,
-            config.max_mcast_qp_attach,
-            config.max_total_mcast_qp_attach
-        ),
-        (
-            limits.max_mcast_grp,
-            limits.max_mcast_qp_attach,
-            limits.max_total_mcast_qp_attach
-        )
-    );
-    let cq = Cq::new(vm, 64);
-    let options = Options {
-        slots: 2,
-        ..Options::of(QpType::Ud)
-    };
-    let qps: Vec<_> = (0..=config.max_mcast_qp_attach)
-        .map(|_| Qp::new(vm, &cq, &cq, options))
-        .collect();
-    let [first, others @ ..] = &qps[..] else {
-        panic!("a limit of none");
-    };
-    // Limit of members of one group.
-    for qp in others {
-        attach(qp, group(0)).unwrap();
-    }
-    assert_eq!(attach(first, group(0)), Err(ENOMEM), "members of a group");
-    detach(&others[0], group(0)).unwrap();
-    attach(first, group(0)).unwrap();
-    detach(first, group(0)).unwrap();
-    for qp in &others[1..] {
-        detach(qp, group(0)).unwrap();
-    }
-    // Limit of groups.
-    let groups = config.max_mcast_grp as u16;
-    for number in 0..groups {
-        attach(first, group(number)).unwrap();
-    }
-    assert_eq!(attach(first, group(groups)), Err(ENOMEM), "groups");
-    assert_eq!(attach(&others[0], group(groups)), Err(ENOMEM), "groups");
-    // Limit of members of all groups together. `first` is in each group, so there are `groups`
-    // members now.
-    let mut places = others
-        .iter()
-        .flat_map(|qp| (0..groups).map(move |number| (qp, number)));
-    for _ in u32::from(groups)..config.max_total_mcast_qp_attach {
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = world(1, setup);
+        let vm = &world.vms[0];
+        let config = mode::config(vm);
+        let limits = Limits::default();
+        assert_eq!(
+            (
+                config.max_mcast_grp,
+                config.max_mcast_qp_attach,
+                config.max_total_mcast_qp_attach
+            ),
+            (
+                limits.max_mcast_grp,
+                limits.max_mcast_qp_attach,
+                limits.max_total_mcast_qp_attach
+            )
+        );
+        let cq = Cq::new(vm, 64);
+        let options = Options {
+            slots: 2,
+            ..Options::of(QpType::Ud)
+        };
+        let qps: Vec<_> = (0..=config.max_mcast_qp_attach)
+            .map(|_| Qp::new(vm, &cq, &cq, options))
+            .collect();
+        let [first, others @ ..] = &qps[..] else {
+            panic!("a limit of none");
+        };
+        // Limit of members of one group.
+        for qp in others {
+            attach(qp, group(0)).unwrap();
+        }
+        // abi
+        assert_eq!(attach(first, group(0)), Err(ENOMEM), "members of a group");
+        detach(&others[0], group(0)).unwrap();
+        attach(first, group(0)).unwrap();
+        detach(first, group(0)).unwrap();
+        for qp in &others[1..] {
+            detach(qp, group(0)).unwrap();
+        }
+        // Limit of groups.
+        let groups = config.max_mcast_grp as u16;
+        for number in 0..groups {
+            attach(first, group(number)).unwrap();
+        }
+        // abi
+        assert_eq!(attach(first, group(groups)), Err(ENOMEM), "groups");
+        assert_eq!(attach(&others[0], group(groups)), Err(ENOMEM), "groups");
+        // Limit of members of all groups together. `first` is in each group, so there are `groups`
+        // members now.
+        let mut places = others
+            .iter()
+            .flat_map(|qp| (0..groups).map(move |number| (qp, number)));
+        for _ in u32::from(groups)..config.max_total_mcast_qp_attach {
+            let (qp, number) = places.next().unwrap();
+            attach(qp, group(number)).unwrap();
+        }
         let (qp, number) = places.next().unwrap();
+        // abi
+        assert_eq!(attach(qp, group(number)), Err(ENOMEM), "members in all");
+        first.destroy().unwrap();
+        // abi: R-810
         attach(qp, group(number)).unwrap();
-    }
-    let (qp, number) = places.next().unwrap();
-    assert_eq!(attach(qp, group(number)), Err(ENOMEM), "members in all");
-    first.destroy().unwrap();
-    attach(qp, group(number)).unwrap();
+    });
 }
 
-// abi
 #[test]
 fn what_cannot_be_attached() {
-    let world = world(1, PathPolicy::Direct);
-    let vm = &world.vms[0];
-    let member = Member::ud(vm);
-    assert_eq!(attach(&member.qp, vm.gid), Err(EINVAL), "one host");
-    assert_eq!(attach(&member.qp, [0; 16]), Err(EINVAL), "no GID");
-    let nobody = CmdAttachMcast {
-        qpn: MULTICAST_QPN,
-        mgid: group(1),
-    };
-    assert_eq!(vm.call(nobody).err(), Some(EINVAL));
-    assert_eq!(attach(&member.qp, group(1)), Ok(()));
-    assert_eq!(attach(&member.qp, group(1)), Err(EEXIST), "twice");
-    assert_eq!(detach(&member.qp, group(2)), Err(EINVAL), "no member");
-    let cq = Cq::new(vm, 64);
-    let others = [QpType::Rc, QpType::Uc, QpType::Gsi];
-    for options in others.map(Options::of) {
-        let qp = Qp::new(vm, &cq, &cq, options);
-        assert_eq!(attach(&qp, group(1)), Err(EINVAL), "{:?}", options.qp_type);
-    }
-    // Without the feature, commands and datagrams are refused.
-    world.negotiate(&[]);
-    assert_eq!(attach(&member.qp, group(2)), Err(EOPNOTSUPP));
-    assert_eq!(detach(&member.qp, group(1)), Err(EOPNOTSUPP));
-    member.qp.post(&member.wr(1, group(1), 10));
-    member.send_cq.expect(1, WcStatus::LocQpOpErr);
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = world(1, setup);
+        let vm = &world.vms[0];
+        let member = Member::ud(vm);
+        // abi: R-806
+        assert_eq!(attach(&member.qp, vm.gid), Err(EINVAL), "one host");
+        assert_eq!(attach(&member.qp, [0; 16]), Err(EINVAL), "no GID");
+        let nobody = CmdAttachMcast {
+            qpn: MULTICAST_QPN,
+            mgid: group(1),
+        };
+        // abi: R-806
+        assert_eq!(vm.call(nobody).err(), Some(EINVAL));
+        // abi: R-800
+        assert_eq!(attach(&member.qp, group(1)), Ok(()));
+        // abi: R-807
+        assert_eq!(attach(&member.qp, group(1)), Err(EEXIST), "twice");
+        // abi: R-809
+        assert_eq!(detach(&member.qp, group(2)), Err(EINVAL), "no member");
+        let cq = Cq::new(vm, 64);
+        let others = [QpType::Rc, QpType::Uc, QpType::Gsi];
+        for options in others.map(Options::of) {
+            let qp = Qp::new(vm, &cq, &cq, options);
+            // abi: R-806
+            assert_eq!(attach(&qp, group(1)), Err(EINVAL), "{:?}", options.qp_type);
+        }
+        // Without the feature, commands and datagrams are refused.
+        world.negotiate(&[]);
+        // abi: R-15
+        assert_eq!(attach(&member.qp, group(2)), Err(EOPNOTSUPP));
+        assert_eq!(detach(&member.qp, group(1)), Err(EOPNOTSUPP));
+        member.qp.post(&member.wr(1, group(1), 10));
+        member.send_cq.expect(1, WcStatus::LocQpOpErr);
+    });
 }
 
 // abi: R-815
@@ -391,8 +404,8 @@ fn forged_addresses_of_groups() {
         ("another family", |to| to.av.dgid[0] = 0xff),
         ("GID that is not in the table", |to| to.av.gid_index = 2),
     ];
-    on_both_paths(|path| {
-        let world = world(1, path);
+    in_all_setups(|setup| {
+        let world = world(1, setup);
         for (name, change) in refused {
             eprintln!("{name}");
             let sender = Member::ud(&world.vms[0]);
@@ -416,62 +429,66 @@ fn tagged(mut frame: Vec<u8>, vlan: u16) -> Vec<u8> {
 // abi: R-797
 #[test]
 fn packets_of_a_vlan_without_an_address_are_lost() {
-    const VLAN: u16 = 5;
-    let world = World::new(2, PathPolicy::Wire);
-    world.negotiate(&[Feature::Multicast, Feature::GidVlan]);
-    let [a, b] = [&world.vms[0], &world.vms[1]];
-    let request = CmdAddGidVlan {
-        base: CmdAddGid {
-            gid: b.gid,
-            gid_type: 2,
-            index: 3,
-            port_num: 1,
-        },
-        vlan: VLAN,
-    };
-    b.call(request).unwrap();
-    let (sender, member) = (Member::ud(a), Member::ud(b));
-    attach(&member.qp, group(1)).unwrap();
-    member.post_recv(1);
-    let deth = Deth {
-        qkey: member.qp.options.qkey,
-        src_qpn: sender.qp.qpn,
-    };
-    let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
-    let headers = Headers::new(bth, Body::Ud { deth, imm: None });
-    for (vlan, text) in [(VLAN + 1, b"no VLAN of ours"), (VLAN, b"one of our VLAN")] {
-        let bytes = frame_between((a.mac, a.gid), (b.mac, group(1)), &headers, text);
-        world.net.inject(b.mac, &tagged(bytes, vlan));
-    }
-    let cqe = member.cq.expect(1, WcStatus::Success);
-    assert!(cqe.wc_flags.contains(WcFlags::WITH_VLAN));
-    assert_eq!(cqe.vendor_err, u32::from(VLAN));
-    assert_eq!(b.read(member.mr.iova + GRH, 15), b"one of our VLAN");
+    in_both_modes(PathPolicy::Wire, |setup| {
+        const VLAN: u16 = 5;
+        let world = World::new(2, setup);
+        world.negotiate(&[Feature::Multicast, Feature::GidVlan]);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let request = CmdAddGidVlan {
+            base: CmdAddGid {
+                gid: b.gid,
+                gid_type: 2,
+                index: 3,
+                port_num: 1,
+            },
+            vlan: VLAN,
+        };
+        b.call(request).unwrap();
+        let (sender, member) = (Member::ud(a), Member::ud(b));
+        attach(&member.qp, group(1)).unwrap();
+        member.post_recv(1);
+        let deth = Deth {
+            qkey: member.qp.options.qkey,
+            src_qpn: sender.qp.qpn,
+        };
+        let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
+        let headers = Headers::new(bth, Body::Ud { deth, imm: None });
+        for (vlan, text) in [(VLAN + 1, b"no VLAN of ours"), (VLAN, b"one of our VLAN")] {
+            let bytes = frame_between((a.mac, a.gid), (b.mac, group(1)), &headers, text);
+            world.net.inject(b.mac, &tagged(bytes, vlan));
+        }
+        let cqe = member.cq.expect(1, WcStatus::Success);
+        assert!(cqe.wc_flags.contains(WcFlags::WITH_VLAN));
+        assert_eq!(cqe.vendor_err, u32::from(VLAN));
+        assert_eq!(b.read(member.mr.iova + GRH, 15), b"one of our VLAN");
+    });
 }
 
 /// A multicast packet needs both the multicast QPN and the address of the group.
 // abi
 #[test]
 fn packets_that_are_half_multicast() {
-    let world = world(2, PathPolicy::Wire);
-    let [a, b] = [&world.vms[0], &world.vms[1]];
-    let (sender, member) = (Member::ud(a), Member::ud(b));
-    attach(&member.qp, group(1)).unwrap();
-    member.post_recv(1);
-    let inject = |qpn, gid, text: &[u8]| {
-        let deth = Deth {
-            qkey: member.qp.options.qkey,
-            src_qpn: sender.qp.qpn,
+    in_both_modes(PathPolicy::Wire, |setup| {
+        let world = world(2, setup);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (sender, member) = (Member::ud(a), Member::ud(b));
+        attach(&member.qp, group(1)).unwrap();
+        member.post_recv(1);
+        let inject = |qpn, gid, text: &[u8]| {
+            let deth = Deth {
+                qkey: member.qp.options.qkey,
+                src_qpn: sender.qp.qpn,
+            };
+            let bth = Bth::new(DEFAULT_PKEY, qpn, Psn::new(1));
+            let headers = Headers::new(bth, Body::Ud { deth, imm: None });
+            let bytes = frame_between((a.mac, a.gid), (b.mac, gid), &headers, text);
+            world.net.inject(b.mac, &bytes);
         };
-        let bth = Bth::new(DEFAULT_PKEY, qpn, Psn::new(1));
-        let headers = Headers::new(bth, Body::Ud { deth, imm: None });
-        let bytes = frame_between((a.mac, a.gid), (b.mac, gid), &headers, text);
-        world.net.inject(b.mac, &bytes);
-    };
-    inject(MULTICAST_QPN, b.gid, b"host");
-    inject(member.qp.qpn, group(1), b"QP");
-    inject(MULTICAST_QPN, group(2), b"other");
-    inject(MULTICAST_QPN, group(1), b"good");
-    member.expect(1, &sender, group(1), b"good");
-    assert_eq!(b.violations(), (0, 0));
+        inject(MULTICAST_QPN, b.gid, b"host");
+        inject(member.qp.qpn, group(1), b"QP");
+        inject(MULTICAST_QPN, group(2), b"other");
+        inject(MULTICAST_QPN, group(1), b"good");
+        member.expect(1, &sender, group(1), b"good");
+        assert_eq!(b.violations(), (0, 0));
+    });
 }

@@ -2,12 +2,12 @@
 
 //! Opcodes of each QP type.
 
+use testkit::engine::*;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 
 use super::{data_offset, USER_TYPES};
-use crate::harness::*;
 
 const LEN: u32 = 3000;
 const SEED: u64 = 17;
@@ -26,13 +26,14 @@ const OPCODES: [(WrOpcode, &[QpType]); 7] = [
 /// Opcodes that transfer data and also invalidate a key.
 const INVALIDATING: [WrOpcode; 2] = [WrOpcode::SendWithInv, WrOpcode::RdmaReadWithInv];
 
-// abi
 #[test]
 fn each_type_has_its_opcodes() {
+    // abi
     for qp_type in USER_TYPES {
+        // abi: R-612
         for (opcode, types) in OPCODES {
             eprintln!("{qp_type:?} {opcode:?}");
-            each_with(Options::of(qp_type), |p| {
+            each_setup_with(Options::of(qp_type), |p| {
                 if types.contains(&qp_type) {
                     moves_data(p, opcode);
                 } else {
@@ -60,6 +61,7 @@ fn moves_data(p: &Pair<'_>, opcode: WrOpcode) {
     p.qb.post_recv(7, &[sge(&p.mb, 0, 1 << 16)]);
     p.qa.post(&p.wr(1, opcode, len).imm([4, 3, 2, 1]));
     let sent = p.cq_a.expect(1, WcStatus::Success);
+    // abi: R-684
     assert_eq!((sent.opcode, sent.qp_num), (opcode.value() as u8, p.qa.qpn));
     let receives = match opcode {
         WrOpcode::Send | WrOpcode::SendWithImm => Some(OPCODE_RECV),
@@ -72,11 +74,13 @@ fn moves_data(p: &Pair<'_>, opcode: WrOpcode) {
     };
     if let Some(receive) = receives {
         let received = p.cq_b.expect(7, WcStatus::Success);
+        // abi: R-684
         assert_eq!((received.opcode, received.qp_num), (receive, p.qb.qpn));
         assert_eq!(u64::from(received.byte_len), u64::from(len) + offset);
         let with_imm = opcode != WrOpcode::Send;
         assert_eq!(received.wc_flags.contains(WcFlags::WITH_IMM), with_imm);
         if with_imm {
+            // abi: R-687
             assert_eq!(received.ex, [4, 3, 2, 1]);
         }
     }
@@ -94,12 +98,14 @@ fn moves_data(p: &Pair<'_>, opcode: WrOpcode) {
 
 fn is_refused(p: &Pair<'_>, opcode: WrOpcode) {
     p.qa.post(&p.wr(1, opcode, 8));
+    // abi: R-647
     let cqe = p.cq_a.expect(1, WcStatus::LocQpOpErr);
     assert_eq!(cqe.opcode, opcode.value() as u8);
     let state = match p.qa.options.qp_type {
         QpType::Rc => QpState::Err,
         _ => QpState::Sqe,
     };
+    // abi: R-204
     assert_eq!(p.qa.state(), state);
     assert_eq!(p.cq_b.poll(), None);
     p.responder_lives();
@@ -110,7 +116,7 @@ fn is_refused(p: &Pair<'_>, opcode: WrOpcode) {
 fn invalidation_belongs_to_reliable_connections() {
     for qp_type in [QpType::Uc, QpType::Ud] {
         for opcode in INVALIDATING {
-            each_with(Options::of(qp_type), |p| is_refused(p, opcode));
+            each_setup_with(Options::of(qp_type), |p| is_refused(p, opcode));
         }
     }
 }
@@ -118,7 +124,7 @@ fn invalidation_belongs_to_reliable_connections() {
 // abi
 #[test]
 fn a_send_invalidates_no_key_that_is_not_for_it() {
-    each(|p| {
+    each_setup(|p| {
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
         // An MR that was registered by a command can't be invalidated.
         let wr = p.wr(1, WrOpcode::SendWithInv, 64);
@@ -131,7 +137,7 @@ fn a_send_invalidates_no_key_that_is_not_for_it() {
 // abi
 #[test]
 fn a_read_invalidates_no_key_that_is_not_for_it() {
-    each(|p| {
+    each_setup(|p| {
         let wr = p.wr(1, WrOpcode::RdmaReadWithInv, 64);
         p.fails(&wr.imm(p.ma.key.to_le_bytes()), WcStatus::MwBindErr);
         p.responder_lives();
@@ -143,7 +149,7 @@ fn a_read_invalidates_no_key_that_is_not_for_it() {
 #[test]
 fn unknown_opcodes() {
     for qp_type in USER_TYPES {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             let mut wqe = p.send(1, 8).bytes();
             wqe[8..12].copy_from_slice(&8u32.to_le_bytes());
             p.qa.post_bytes(&wqe);
@@ -160,7 +166,7 @@ fn a_solicited_message_raises_its_event() {
     use virtio_rdma_abi::ib::SendFlags;
     use virtio_rdma_abi::ring::ArmKind;
     for qp_type in USER_TYPES {
-        each_with(Options::of(qp_type), |p| {
+        each_setup_with(Options::of(qp_type), |p| {
             p.cq_b.arm(ArmKind::Solicited);
             for (id, flags) in [
                 (1, SendFlags::SIGNALED),

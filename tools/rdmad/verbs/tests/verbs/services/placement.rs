@@ -2,13 +2,12 @@
 
 //! Atomic WRITE and FLUSH (IBTA annex A19).
 
+use testkit::engine::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, FlushLevel, FlushTypes, QpState, QpType, WcStatus, WrOpcode,
 };
 use virtio_rdma_abi::wqe::{AtomicWrite, Flush};
-
-use crate::harness::*;
 
 const GLOBAL: FlushTypes = FlushTypes::GLOBAL;
 const PERSISTENT: FlushTypes = FlushTypes::PERSISTENT;
@@ -23,8 +22,8 @@ fn options() -> Options {
 }
 
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         world.negotiate(&[Feature::AtomicWrite, Feature::Flush, Feature::MemWindows]);
         test(&Pair::with(&world, options, options));
     });
@@ -43,7 +42,9 @@ fn flush_of(mr: &Mr) -> Flush {
     Flush {
         remote_addr: mr.addr,
         length: 0x1000,
+        // abi: R-744
         rkey: mr.key,
+        // abi
         types: GLOBAL,
         level: FlushLevel::Range.value(),
         reserved: [0; 6],
@@ -127,15 +128,19 @@ fn words_that_are_refused() {
     });
 }
 
-// abi
 #[test]
 fn what_was_written_is_flushed() {
     each_with(options(), |p| {
+        // abi: R-296
         let mr = flushable(p.b);
         p.a.write(p.ma.iova, &pattern(0x1000, 3));
+        // abi: R-753
         let region = Flush {
+            // abi: R-742
             remote_addr: 0,
+            // abi: R-743
             length: u32::MAX,
+            // abi: R-746
             level: FlushLevel::Mr.value(),
             ..flush_of(&mr)
         };
@@ -143,14 +148,17 @@ fn what_was_written_is_flushed() {
             length: 0,
             ..flush_of(&mr)
         };
+        // abi: R-752
         for (round, wanted) in [flush_of(&mr), empty, region].iter().enumerate() {
             p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 0x1000).remote(&mr, 0));
+            // abi: R-755
             for id in 2..30 {
                 p.qa.post_bytes(&flush(id, wanted));
             }
             p.cq_a.expect(1, WcStatus::Success);
             for id in 2..30 {
                 let cqe = p.cq_a.expect(id, WcStatus::Success);
+                // abi: R-624
                 assert_eq!(cqe.opcode, WrOpcode::Flush.value() as u8);
             }
             assert_eq!(p.b.read(mr.iova, 0x1000), pattern(0x1000, 3), "{round}");
@@ -159,11 +167,11 @@ fn what_was_written_is_flushed() {
     });
 }
 
-// abi
 #[test]
 fn flushes_that_are_refused() {
     type Edit = fn(&Pair<'_>, &mut Flush);
     let edits: [(&str, Edit, WcStatus); 7] = [
+        // abi
         (
             "persistent",
             |_, f| f.types = PERSISTENT,
@@ -174,18 +182,23 @@ fn flushes_that_are_refused() {
             |_, f| f.types = GLOBAL | PERSISTENT,
             WcStatus::RemAccessErr,
         ),
+        // abi: R-743
         ("past the end", |_, f| f.length += 1, WcStatus::RemAccessErr),
+        // abi
         (
             "access flag of all",
             |p, f| (f.rkey, f.level) = (p.mb.key, FlushLevel::Mr.value()),
             WcStatus::RemAccessErr,
         ),
+        // abi: R-754
         (
             "no type",
             |_, f| f.types = FlushTypes::NONE,
             WcStatus::LocQpOpErr,
         ),
+        // abi: R-746
         ("level", |_, f| f.level = 2, WcStatus::LocQpOpErr),
+        // abi: R-747
         ("reserved", |_, f| f.reserved[5] = 1, WcStatus::LocQpOpErr),
     ];
     for (name, edit, status) in edits {
@@ -203,6 +216,7 @@ fn flushes_that_are_refused() {
     }
     each_with(Options::default(), |p| {
         p.qa.post_bytes(&flush(1, &flush_of(&flushable(p.b))));
+        // abi: R-756
         p.cq_a.expect(1, WcStatus::RemInvReqErr);
         p.responder_failed(Some(AsyncEvent::QpReqErr));
     });
@@ -229,9 +243,9 @@ fn a_responder_serves_both_by_access_flags_alone() {
 // abi
 #[test]
 fn without_the_features_there_are_neither() {
-    on_both_paths(|path| {
+    in_all_setups(|setup| {
         for opcode in [WrOpcode::AtomicWrite, WrOpcode::Flush] {
-            let world = World::new(2, path);
+            let world = World::new(2, setup);
             let p = Pair::new(&world);
             p.qa.post(&p.wr(1, opcode, 8));
             p.cq_a.expect(1, WcStatus::LocQpOpErr);

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Clock, PathPolicy, PortRates, Rate, Throttled};
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 
 use super::pacing::{world, Load, DEPTH, MESSAGE, MILLISECOND};
-use crate::harness::*;
 
 /// Time for which a rate is measured, by the clock of the test.
 const TIME: Duration = Duration::from_secs(10);
@@ -70,8 +70,8 @@ fn is_near(got: u64, asked: u64) {
 
 #[test]
 fn the_qps_of_a_port_share_its_bytes_and_its_neighbour_is_not_slowed() {
-    on_both_paths(|path| {
-        let world = world(3, path, Clock::manual());
+    in_all_setups(|setup| {
+        let world = world(3, setup, Clock::manual());
         let [a, b, c] = [0, 1, 2].map(|number| &world.vms[number]);
         let types = [QpType::Rc, QpType::Uc, QpType::Ud];
         let pairs = types.map(|qp_type| {
@@ -103,8 +103,8 @@ fn the_qps_of_a_port_share_its_bytes_and_its_neighbour_is_not_slowed() {
 
 #[test]
 fn the_qps_of_a_port_share_its_messages() {
-    on_both_paths(|path| {
-        let world = world(2, path, Clock::manual());
+    in_all_setups(|setup| {
+        let world = world(2, setup, Clock::manual());
         let types = [QpType::Rc, QpType::Uc, QpType::Ud];
         let pairs = types.map(|qp_type| {
             let options = Options::of(qp_type);
@@ -122,8 +122,8 @@ fn the_qps_of_a_port_share_its_messages() {
 
 #[test]
 fn what_a_port_reads_is_its_own() {
-    on_both_paths(|path| {
-        let world = world(2, path, Clock::manual());
+    in_all_setups(|setup| {
+        let world = world(2, setup, Clock::manual());
         let pair = Pair::new(&world);
         world.vms[0].hca.set_rates(of_bytes(BYTES));
         let mut loads = [Load::new(&pair)];
@@ -138,8 +138,8 @@ fn what_a_port_reads_is_its_own() {
 
 #[test]
 fn another_limit_wakes_who_waits() {
-    on_both_paths(|path| {
-        let world = world(2, path, Clock::manual());
+    in_all_setups(|setup| {
+        let world = world(2, setup, Clock::manual());
         let hca = &world.vms[0].hca;
         let pair = Pair::new(&world);
         for slow in [of_bytes(1), of_messages(1)] {
@@ -160,9 +160,9 @@ fn another_limit_wakes_who_waits() {
 
 #[test]
 fn a_qp_that_a_port_holds_back_flushes_what_waits() {
-    on_both_paths(|path| {
+    in_all_setups(|setup| {
         for rates in [of_bytes(1), of_messages(1)] {
-            let world = world(2, path, Clock::manual());
+            let world = world(2, setup, Clock::manual());
             world.vms[0].hca.set_rates(rates);
             let pair = Pair::new(&world);
             let mut load = Load::new(&pair);
@@ -185,14 +185,16 @@ fn a_qp_that_a_port_holds_back_flushes_what_waits() {
 /// A limit far above the throughput has no effect.
 #[test]
 fn a_limit_that_is_never_reached_holds_nothing_back() {
-    let world = world(2, PathPolicy::Direct, Clock::manual());
-    let pair = Pair::new(&world);
-    world.vms[0].hca.set_rates(PortRates {
-        bytes: limit(u64::MAX),
-        messages: limit(u64::MAX),
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = world(2, setup, Clock::manual());
+        let pair = Pair::new(&world);
+        world.vms[0].hca.set_rates(PortRates {
+            bytes: limit(u64::MAX),
+            messages: limit(u64::MAX),
+        });
+        let mut loads = [Load::new(&pair)];
+        run(&world, &mut loads, 10 * STEP);
+        assert_eq!(loads[0].completed, 10 * DEPTH);
+        assert_eq!(world.vms[0].hca.status().throttled, Throttled::default());
     });
-    let mut loads = [Load::new(&pair)];
-    run(&world, &mut loads, 10 * STEP);
-    assert_eq!(loads[0].completed, 10 * DEPTH);
-    assert_eq!(world.vms[0].hca.status().throttled, Throttled::default());
 }

@@ -5,30 +5,30 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use testkit::engine::*;
 use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
 
-use crate::harness::*;
-
 /// Message sizes in bytes: near the path MTU and page sizes, and longer than a turn.
 const SIZES: [u32; 9] = [0, 1, 7, 1023, 1024, 1025, 4097, 131_073, 1_200_001];
 
 fn each_uc(test: impl Fn(&Pair<'_>)) {
-    each_with(Options::of(QpType::Uc), test);
+    each_setup_with(Options::of(QpType::Uc), test);
 }
 
-// abi
 #[test]
 fn messages_of_all_sizes() {
     let options = Options {
         mtu: virtio_rdma_abi::ib::Mtu::Mtu4096,
+        // abi: R-177
         ..Options::of(QpType::Uc)
     };
-    each_with(options, |p| {
+    each_setup_with(options, |p| {
         let (from, to) = (p.a.mr(2 << 20), p.b.mr(2 << 20));
         for size in SIZES {
+            // abi
             for opcode in [WrOpcode::SendWithImm, WrOpcode::RdmaWriteWithImm] {
                 let data = pattern(size as usize, u64::from(size) + 3);
                 p.a.write(from.iova, &data);
@@ -43,10 +43,12 @@ fn messages_of_all_sizes() {
                     WrOpcode::SendWithImm => OPCODE_RECV,
                     _ => OPCODE_RECV_RDMA_WITH_IMM,
                 };
+                // abi
                 assert_eq!(
                     (cqe.opcode, cqe.byte_len, cqe.ex),
                     (receive, size, [1, 2, 3, 4])
                 );
+                // abi: R-675
                 assert!(p.b.read(to.iova, size as usize) == data, "{size} bytes");
             }
         }
@@ -112,8 +114,8 @@ fn writes_that_the_peer_refuses() {
 
 #[test]
 fn a_qp_that_admits_no_writes() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let theirs = Options {
             access: AccessFlags::NONE,
             ..Options::of(QpType::Uc)
@@ -155,13 +157,13 @@ fn a_peer_that_is_not_there() {
 /// A port whose link is down takes no packets: they use no receives and write no memory.
 #[test]
 fn a_port_without_a_link_takes_nothing() {
-    on_both_paths(|path| {
+    in_all_setups(|setup| {
         let config = RuntimeConfig {
-            path,
+            path: setup.path,
             clock: Clock::manual(),
             ..RuntimeConfig::default()
         };
-        let world = World::with_config(2, config, Limits::default());
+        let world = World::in_mode(setup.mode, 2, config, Limits::default());
         let options = Options::of(QpType::Uc);
         let p = Pair::with(&world, options, options);
         p.b.write(p.mb.iova, &[9; 64]);
@@ -204,8 +206,8 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
 // abi: R-208
 #[test]
 fn a_first_message_in_rtr_establishes_the_connection() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let qa = Qp::new(a, &cq_a, &cq_a, Options::of(QpType::Uc));
@@ -264,37 +266,39 @@ fn a_sender_that_starts_anew() {
 /// Messages that are received over a lossy network are complete and in order.
 #[test]
 fn what_a_lossy_network_leaves_is_whole() {
-    const MESSAGES: u32 = 300;
-    let world = World::new(2, PathPolicy::Wire);
-    let options = Options::of(QpType::Uc);
-    let p = Pair::with(&world, options, options);
-    let receives = |n: u32| u64::from(n % 32) * 2048;
-    for n in 0..32 {
-        p.qb.post_recv(n.into(), &[sge(&p.mb, receives(n), 2048)]);
-    }
-    world.net.lose_one_in.store(10, Ordering::Relaxed);
-    let (mut received, mut last) = (0, None);
-    for n in 0..MESSAGES {
-        p.a.write(p.ma.iova, &pattern(2048, n.into()));
-        p.qa.post(&p.wr(1, WrOpcode::SendWithImm, 2048).imm(n.to_be_bytes()));
-        p.cq_a.expect(1, WcStatus::Success);
-        while let Some(cqe) = p.cq_b.poll() {
-            let number = u32::from_be_bytes(cqe.ex);
-            assert_eq!(
-                (cqe.status, cqe.byte_len, cqe.wr_id),
-                (0, 2048, (received % 32).into())
-            );
-            assert!(last < Some(number), "{number} after {last:?}");
-            last = Some(number);
-            let at = p.mb.iova + receives(received);
-            assert!(p.b.read(at, 2048) == pattern(2048, number.into()));
-            p.qb.post_recv(
-                (received % 32).into(),
-                &[sge(&p.mb, receives(received), 2048)],
-            );
-            received += 1;
+    in_both_modes(PathPolicy::Wire, |setup| {
+        const MESSAGES: u32 = 300;
+        let world = World::new(2, setup);
+        let options = Options::of(QpType::Uc);
+        let p = Pair::with(&world, options, options);
+        let receives = |n: u32| u64::from(n % 32) * 2048;
+        for n in 0..32 {
+            p.qb.post_recv(n.into(), &[sge(&p.mb, receives(n), 2048)]);
         }
-    }
-    assert!((MESSAGES / 4..MESSAGES).contains(&received), "{received}");
-    p.responder_lives();
+        world.net.lose_one_in.store(10, Ordering::Relaxed);
+        let (mut received, mut last) = (0, None);
+        for n in 0..MESSAGES {
+            p.a.write(p.ma.iova, &pattern(2048, n.into()));
+            p.qa.post(&p.wr(1, WrOpcode::SendWithImm, 2048).imm(n.to_be_bytes()));
+            p.cq_a.expect(1, WcStatus::Success);
+            while let Some(cqe) = p.cq_b.poll() {
+                let number = u32::from_be_bytes(cqe.ex);
+                assert_eq!(
+                    (cqe.status, cqe.byte_len, cqe.wr_id),
+                    (0, 2048, (received % 32).into())
+                );
+                assert!(last < Some(number), "{number} after {last:?}");
+                last = Some(number);
+                let at = p.mb.iova + receives(received);
+                assert!(p.b.read(at, 2048) == pattern(2048, number.into()));
+                p.qb.post_recv(
+                    (received % 32).into(),
+                    &[sge(&p.mb, receives(received), 2048)],
+                );
+                received += 1;
+            }
+        }
+        assert!((MESSAGES / 4..MESSAGES).contains(&received), "{received}");
+        p.responder_lives();
+    });
 }

@@ -3,6 +3,7 @@
 //! Datagrams.
 
 use roce::net::gid_to_ip;
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdDelGid};
@@ -11,7 +12,6 @@ use virtio_rdma_abi::number::{Pdn, Qpn};
 use virtio_rdma_abi::wqe::{AddressVector, Datagram};
 
 use super::{each_ud, GRH};
-use crate::harness::*;
 
 /// Path MTU of the port in bytes.
 const MTU: u32 = 4096;
@@ -40,9 +40,9 @@ fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8,
     assert_eq!(u32::from(u16::from_be_bytes([ip[2], ip[3]])), total);
 }
 
-// abi
 #[test]
 fn datagrams_of_all_sizes() {
+    // abi: R-178
     each_ud(|p| {
         for size in [0, 1, 2, 3, 7, 8, 9, 1023, 1024, 1025, MTU - 1, MTU] {
             for opcode in [WrOpcode::Send, WrOpcode::SendWithImm] {
@@ -58,23 +58,28 @@ fn datagrams_of_all_sizes() {
                 p.qa.post(&wr);
                 p.cq_a.expect(2, WcStatus::Success);
                 let cqe = p.cq_b.expect(1, WcStatus::Success);
+                // abi
                 assert_eq!(
                     (cqe.opcode, cqe.byte_len, cqe.qp_num, cqe.port_num),
                     (OPCODE_RECV, size + GRH as u32, p.qb.qpn, 1)
                 );
                 // Without a VLAN tag, `sl` is the type of the headers: 10 for UDP over IPv4.
+                // abi
                 assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 10));
                 let flags = match opcode {
                     WrOpcode::SendWithImm => {
+                        // abi: R-687
                         assert_eq!(cqe.ex, [5, 6, 7, 8]);
                         WcFlags::GRH | WcFlags::WITH_IMM
                     }
                     _ => WcFlags::GRH,
                 };
+                // abi
                 assert_eq!(cqe.wc_flags, flags | WcFlags::WITH_NETWORK_HDR_TYPE);
                 let grh = p.b.read(p.mb.iova, GRH as usize);
                 let imm = if opcode == WrOpcode::Send { 0 } else { 4 };
                 let transport = imm + size.next_multiple_of(4);
+                // abi: R-679
                 check_grh(&grh, [p.a, p.b], 7, 0x1c, transport);
                 assert!(p.b.read(p.mb.iova + GRH, size as usize) == data);
                 let after = p.b.read(p.mb.iova + GRH + u64::from(size), 8);
@@ -134,8 +139,8 @@ fn inline_datagrams() {
 // abi
 #[test]
 fn one_qp_and_many_peers() {
-    on_both_paths(|path| {
-        let world = World::new(3, path);
+    in_all_setups(|setup| {
+        let world = World::new(3, setup);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 64);
         let from = vm.mr(4096);
@@ -171,8 +176,8 @@ fn one_qp_and_many_peers() {
 /// A sender may destroy its QP without waiting for the completions of its datagrams.
 #[test]
 fn datagrams_posted_before_their_qp_is_destroyed() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let options = Options::of(QpType::Ud);
         let p = Pair::with(&world, options, options);
         for round in 0..20 {
@@ -196,24 +201,27 @@ fn datagrams_posted_before_their_qp_is_destroyed() {
 /// Datagrams take receives in the order of posting, on a mix of both data paths.
 #[test]
 fn both_paths_share_the_receives() {
-    let world = World::new(2, PathPolicy::Direct);
-    let options = Options::of(QpType::Ud);
-    let p = Pair::with(&world, options, options);
-    for round in 0..20 {
-        world.runtime.set_path(PATHS[round as usize % 2]);
-        // After a datagram that does not fit, the QP holds the receive. The next datagram takes it.
-        p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
-        p.qa.post(&p.send(100, 101));
-        p.cq_a.expect(100, WcStatus::Success);
-        world.runtime.set_path(PATHS[(round / 2) as usize % 2]);
-        let data = pattern(100, round);
-        p.a.write(p.ma.iova, &data);
-        p.qa.post(&p.send(101, 100));
-        p.cq_a.expect(101, WcStatus::Success);
-        assert_eq!(p.cq_b.expect(round, WcStatus::Success).byte_len, 140);
-        assert!(p.b.read(p.mb.iova + GRH, 100) == data);
-    }
-    p.responder_lives();
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = World::new(2, setup);
+        let options = Options::of(QpType::Ud);
+        let p = Pair::with(&world, options, options);
+        for round in 0..20 {
+            world.runtime.set_path(PATHS[round as usize % 2]);
+            // After a datagram that does not fit, the QP holds the receive. The next datagram takes
+            // it.
+            p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
+            p.qa.post(&p.send(100, 101));
+            p.cq_a.expect(100, WcStatus::Success);
+            world.runtime.set_path(PATHS[(round / 2) as usize % 2]);
+            let data = pattern(100, round);
+            p.a.write(p.ma.iova, &data);
+            p.qa.post(&p.send(101, 100));
+            p.cq_a.expect(101, WcStatus::Success);
+            assert_eq!(p.cq_b.expect(round, WcStatus::Success).byte_len, 140);
+            assert!(p.b.read(p.mb.iova + GRH, 100) == data);
+        }
+        p.responder_lives();
+    });
 }
 
 /// Posts a datagram after `spoil` has changed its work request or the peer so that the datagram is
@@ -292,19 +300,21 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
 
 /// A process writes the address vector into the WQE, so the device checks it. PD and port are those
 /// of the QP.
-// abi
 #[test]
 fn forged_address_vectors() {
     type Change = fn(&mut Datagram);
     let refused: [(&str, Change); 8] = [
+        // abi
         ("GID that is not in the table", |to| to.av.gid_index = 2),
         ("GID beyond the table", |to| to.av.gid_index = 255),
+        // abi: R-787
         ("no global route", |to| to.av.dgid = [0; 16]),
         ("multicast address", |to| {
             to.av.dgid[..2].copy_from_slice(&[0xff, 2])
         }),
         ("another family", |to| to.av.dgid = [0x20; 16]),
         ("no next hop", |to| to.av.dmac = [0; 6]),
+        // abi: R-788
         ("QPN 0", |to| to.remote_qpn = Qpn::NONE),
         ("QPN of 25 bits", |to| {
             to.remote_qpn = Qpn::new(to.remote_qpn.get() | (1 << 24));
@@ -317,15 +327,20 @@ fn forged_address_vectors() {
             change(wr.to.as_mut().unwrap());
             p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
             p.qa.post(&wr);
+            // abi: R-789
             p.cq_a.expect(1, WcStatus::LocQpOpErr);
             assert_eq!(p.qa.state(), QpState::Sqe);
             assert_eq!(p.cq_b.poll(), None);
         });
     }
     let meaningless: [(&str, Change); 4] = [
+        // abi: R-776
         ("PD", |to| to.av.pdn = Pdn::new(0xdead)),
+        // abi: R-775
         ("port", |to| to.av.port = 77),
+        // abi: R-780
         ("rate", |to| to.av.static_rate = 99),
+        // abi: R-783
         ("reserved bytes", |to| to.av.reserved = [7; 6]),
     ];
     for (name, change) in meaningless {
@@ -335,6 +350,7 @@ fn forged_address_vectors() {
             change(wr.to.as_mut().unwrap());
             p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
             p.qa.post(&wr);
+            // abi: R-785
             p.cq_a.expect(1, WcStatus::Success);
             p.cq_b.expect(1, WcStatus::Success);
         });

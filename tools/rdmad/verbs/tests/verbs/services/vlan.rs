@@ -2,6 +2,7 @@
 
 //! VLANs.
 
+use testkit::engine::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid};
 use virtio_rdma_abi::feature::Feature;
@@ -9,7 +10,6 @@ use virtio_rdma_abi::ib::{QpType, WcFlags, WcStatus, WrOpcode, NO_VLAN};
 use virtio_rdma_abi::wqe::AddressVector;
 
 use super::{data_offset, USER_TYPES};
-use crate::harness::*;
 
 const EINVAL: u8 = 22;
 
@@ -29,8 +29,8 @@ fn add(vm: &Vm, index: u16, vlan: u16) -> Result<(), u8> {
 }
 
 /// Two VMs. The address of each, at index 1 of its GID table, is in the VLAN given here.
-fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
-    let world = World::new(2, path);
+fn world(setup: Setup, vlans: [u16; 2]) -> World {
+    let world = World::new(2, setup);
     world.negotiate(&[Feature::GidVlan]);
     for (vm, vlan) in world.vms.iter().zip(vlans) {
         add(vm, 1, vlan).unwrap();
@@ -41,24 +41,26 @@ fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
 // abi
 #[test]
 fn vlan_ids() {
-    let world = World::new(1, PathPolicy::Direct);
-    let vm = &world.vms[0];
-    vm.negotiate(&[Feature::GidVlan]);
-    for vlan in [0, 1, 4094, NO_VLAN] {
-        assert_eq!(add(vm, 3, vlan), Ok(()), "{vlan}");
-    }
-    for vlan in [4095, 4096, 0xfffe] {
-        assert_eq!(add(vm, 3, vlan), Err(EINVAL), "{vlan}");
-    }
-    vm.negotiate(&[]);
-    assert_eq!(add(vm, 3, 4095), Ok(()), "past the request");
+    in_both_modes(PathPolicy::Direct, |setup| {
+        let world = World::new(1, setup);
+        let vm = &world.vms[0];
+        vm.negotiate(&[Feature::GidVlan]);
+        for vlan in [0, 1, 4094, NO_VLAN] {
+            assert_eq!(add(vm, 3, vlan), Ok(()), "{vlan}");
+        }
+        for vlan in [4095, 4096, 0xfffe] {
+            assert_eq!(add(vm, 3, vlan), Err(EINVAL), "{vlan}");
+        }
+        vm.negotiate(&[]);
+        assert_eq!(add(vm, 3, 4095), Ok(()), "past the request");
+    });
 }
 
 // abi: R-795
 #[test]
 fn all_types_talk_within_a_vlan() {
-    on_both_paths(|path| {
-        let world = world(path, [5, 5]);
+    in_all_setups(|setup| {
+        let world = world(setup, [5, 5]);
         for qp_type in USER_TYPES {
             let p = Pair::with(&world, Options::of(qp_type), Options::of(qp_type));
             let data = pattern(900, 1);
@@ -74,18 +76,19 @@ fn all_types_talk_within_a_vlan() {
 }
 
 /// The completion of a datagram has the VLAN id and the priority of the packet.
-// abi
 #[test]
 fn datagrams_tell_their_vlan() {
     for (vlan, sl, completed) in [
         (0x123, 13, (true, 0x123, 5)),
         (4094, 0, (true, 4094, 0)),
         // Without a VLAN tag, `sl` is the type of the headers: 10 for UDP over IPv4.
+        // abi: R-798
         (0, 3, (false, 0, 10)),
+        // abi: R-793
         (NO_VLAN, 3, (false, 0, 10)),
     ] {
-        on_both_paths(|path| {
-            let world = world(path, [vlan; 2]);
+        in_all_setups(|setup| {
+            let world = world(setup, [vlan; 2]);
             let options = Options::of(QpType::Ud);
             let p = Pair::with(&world, options, options);
             let mut wr = p.send(2, 10);
@@ -94,8 +97,10 @@ fn datagrams_tell_their_vlan() {
             p.qa.post(&wr);
             let cqe = p.cq_b.expect(1, WcStatus::Success);
             let tagged = cqe.wc_flags.contains(WcFlags::WITH_VLAN);
+            // abi
             assert_eq!((tagged, cqe.vendor_err, cqe.sl), completed, "VLAN {vlan}");
             let tells_headers = cqe.wc_flags.contains(WcFlags::WITH_NETWORK_HDR_TYPE);
+            // abi
             assert_eq!(tells_headers, !tagged, "VLAN {vlan}");
         });
     }
@@ -104,8 +109,8 @@ fn datagrams_tell_their_vlan() {
 // abi: R-796
 #[test]
 fn datagrams_of_other_vlans_are_lost() {
-    on_both_paths(|path| {
-        let world = world(path, [6, 6]);
+    in_all_setups(|setup| {
+        let world = world(setup, [6, 6]);
         let options = Options::of(QpType::Ud);
         let p = Pair::with(&world, options, options);
         add(p.a, 2, 5).unwrap();
@@ -125,8 +130,8 @@ fn datagrams_of_other_vlans_are_lost() {
 // abi
 #[test]
 fn without_the_bit_tagged_datagrams_are_lost() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
+    in_all_setups(|setup| {
+        let world = World::new(2, setup);
         let options = Options::of(QpType::Ud);
         let p = Pair::with(&world, options, options);
         p.a.negotiate(&[Feature::GidVlan]);
@@ -147,8 +152,8 @@ fn without_the_bit_tagged_datagrams_are_lost() {
 #[test]
 fn a_connection_has_one_vlan() {
     for vlans in [[5, 6], [5, NO_VLAN], [NO_VLAN, 6]] {
-        on_both_paths(|path| {
-            let world = world(path, vlans);
+        in_all_setups(|setup| {
+            let world = world(setup, vlans);
             let ours = Options {
                 // The code of about 1 ms.
                 timeout: 8,
