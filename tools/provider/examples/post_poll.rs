@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Posts signalled RDMA WRITEs of one SGE and polls their completions, over rings in memory.
-//! `count-instructions` measures this program. Usage: `post_poll COUNT`
-
-#[path = "../tests/common/mod.rs"]
-mod common;
+//! Posts signalled RDMA WRITEs of one SGE, or SENDs, and polls their completions, over rings in
+//! memory. `count-instructions` measures this program, and `tools/dev/way` traces it. Usage:
+//! `post_poll COUNT [send]`
 
 use std::env;
 use std::hint::black_box;
 
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::SqHeader;
@@ -30,7 +28,11 @@ fn main() {
     let mut device = Work::new(&qp.rings().send);
     let mut completions = Completions::new(&cq);
     let mut sges = [sge(0x1000, 64, 1)];
-    let mut wr = send_wr(0, ffi::IBV_WR_RDMA_WRITE, ffi::IBV_SEND_SIGNALED, &mut sges);
+    let opcode = match env::args().nth(2).as_deref() {
+        Some("send") => ffi::IBV_WR_SEND,
+        _ => ffi::IBV_WR_RDMA_WRITE,
+    };
+    let mut wr = send_wr(0, opcode, ffi::IBV_SEND_SIGNALED, &mut sges);
     for id in 0..count {
         wr.wr_id = id;
         assert_eq!(post_send(&qp, black_box(&mut wr)).0, 0);

@@ -52,7 +52,6 @@ impl Ah {
     }
 }
 
-/// The response of CREATE_AH.
 type Response = driver_data::Response<ffi::ib_uverbs_create_ah_resp, CreateAhResp>;
 
 /// `create_ah`. The kernel checks the attributes and finds the MAC address of the next hop.
@@ -86,8 +85,6 @@ pub unsafe extern "C" fn create_ah(
     Box::into_raw(ah).cast()
 }
 
-/// `destroy_ah`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.

@@ -2,10 +2,12 @@
 
 //! The `ibv_wr_*` functions: send work requests that are built call by call.
 //!
-//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it. A batch
-//! with an error posts nothing and reports its first error.
+//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it. The
+//! calls in between run under that lock. A batch with an error posts nothing and reports its first
+//! error.
 
 use std::iter;
+use std::mem::ManuallyDrop;
 use std::slice;
 
 use libc::c_int;
@@ -20,18 +22,16 @@ use virtio_rdma_abi::wqe::Rdma;
 
 use crate::ah::Ah;
 use crate::ffi;
-use crate::lock::Guard;
 use crate::memory::RingSlot;
-use crate::post;
 use crate::qp::Qp;
+use crate::send::binding;
+use crate::send::encode_segment;
+use crate::send::piece;
+use crate::send::start_send;
+use crate::send::Piece;
+use crate::send::SendWqe;
 use crate::work_ring::Batch;
 use crate::work_ring::Posting;
-use crate::work_ring::WorkRing;
-use crate::wqe::encode_segment;
-use crate::wqe::piece;
-use crate::wqe::Piece;
-use crate::wqe::SendWqe;
-use crate::wr::binding;
 
 /// Fills in the functions of `qp`.
 pub fn install(qp: &mut ffi::ibv_qp_ex) {
@@ -55,11 +55,10 @@ pub fn install(qp: &mut ffi::ibv_qp_ex) {
     qp.wr_abort = Some(abort);
 }
 
-/// The send queue of a QP between start and end of a batch.
+/// The send queue of a QP between start and end of a batch. The drop leaves it locked.
 struct Building<'a> {
     qp: &'a Qp,
-    ring: &'a WorkRing,
-    posting: Guard<'a, Posting>,
+    posting: ManuallyDrop<Posting<'a>>,
 }
 
 impl Building<'_> {
@@ -73,26 +72,27 @@ impl Building<'_> {
         // SAFETY: the caller passes a QP of this provider.
         let qp: &Qp = unsafe { Qp::from_ibv(qp.cast()) };
         let ring = qp.rings().send.as_ref()?;
-        // SAFETY: start() and every function that continues the batch keep the guard.
-        let posting = unsafe { ring.resume() };
-        Some(Self { qp, ring, posting })
+        // SAFETY: this thread has started a batch, and its earlier results of batch() are gone,
+        // since each call of the application drops its own.
+        let posting = unsafe { ring.batch() };
+        Some(Self { qp, posting })
     }
 
     /// Completes the WQE in progress, if there is one.
     #[inline]
     fn finish(&mut self) {
-        if let Some(wqe) = self.posting.batch.wqe.take() {
+        if let Some(wqe) = self.posting.batch().wqe.take() {
             if wqe.lacks_address() {
                 return self.fail(libc::EINVAL);
             }
-            wqe.finish(self.ring.memory().slot(wqe.position()));
+            wqe.finish(self.posting.slot(wqe.position()));
         }
     }
 
     /// Records the first error of the batch.
     #[cold]
     fn fail(&mut self, error: c_int) {
-        let batch = &mut self.posting.batch;
+        let batch = self.posting.batch();
         batch.wqe = None;
         if batch.error == 0 {
             batch.error = error;
@@ -113,15 +113,15 @@ unsafe fn operation(
 ) {
     // SAFETY: the caller passes a QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `qp` is a QP of this provider, and this thread has started a batch on it.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
         return;
     };
     building.finish();
-    if building.posting.batch.error == 0 {
-        let (limits, ring) = (building.qp.send_limits(), building.ring);
+    if building.posting.batch().error == 0 {
+        let limits = &building.qp.send().limits;
         let start = match limits.opcodes.has(opcode) {
-            true => post::start_send(ring, &mut building.posting, wr_id, opcode, flags),
+            true => start_send(building.posting.slots(), wr_id, opcode, flags),
             false => Err(libc::EINVAL),
         };
         match start {
@@ -130,12 +130,11 @@ unsafe fn operation(
                     wqe.require_address();
                 }
                 encode(&mut wqe, slot);
-                building.posting.batch.wqe = Some(wqe);
+                building.posting.batch().wqe = Some(wqe);
             }
             Err(error) => building.fail(error),
         }
     }
-    building.posting.keep();
 }
 
 /// Changes the WQE in progress. Without a WQE in progress, the batch fails.
@@ -148,20 +147,16 @@ unsafe fn setting(
     qp: *mut ffi::ibv_qp_ex,
     set: impl FnOnce(&Qp, RingSlot<'_>, &mut SendWqe) -> Result<(), c_int>,
 ) {
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `qp` is a QP of this provider, and this thread has started a batch on it.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
         return;
     };
-    let (qp, ring) = (building.qp, building.ring);
-    if let Some(wqe) = &mut building.posting.batch.wqe {
-        let slot = ring.memory().slot(wqe.position());
-        if let Err(error) = set(qp, slot, wqe) {
-            building.fail(error);
-        }
-    } else {
-        building.fail(libc::EINVAL);
+    let Some((wqe, slot)) = building.posting.wqe() else {
+        return building.fail(libc::EINVAL);
+    };
+    if let Err(error) = set(building.qp, slot, wqe) {
+        building.fail(error);
     }
-    building.posting.keep();
 }
 
 unsafe extern "C" fn start(qp: *mut ffi::ibv_qp_ex) {
@@ -170,12 +165,10 @@ unsafe extern "C" fn start(qp: *mut ffi::ibv_qp_ex) {
     let Some(ring) = &qp.rings().send else {
         return;
     };
-    let mut posting = ring.lock();
-    posting.batch = Batch {
+    ring.begin_batch(Batch {
         wqe: None,
         error: if qp.can_send() { 0 } else { libc::EINVAL },
-    };
-    posting.keep();
+    });
 }
 
 unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
@@ -184,20 +177,19 @@ unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
         return libc::ENOMEM;
     };
     building.finish();
-    let error = building.posting.batch.error;
-    if error != 0 {
-        building.posting.withdraw();
-        return error;
+    let error = building.posting.batch().error;
+    let posting = ManuallyDrop::into_inner(building.posting);
+    match error {
+        0 => building.qp.publish_send(posting),
+        _ => posting.withdraw(),
     }
-    // SAFETY: a batch has the QP's send ring and the guard of its lock.
-    unsafe { building.qp.publish_send(building.ring, building.posting) };
-    0
+    error
 }
 
 unsafe extern "C" fn abort(qp: *mut ffi::ibv_qp_ex) {
     // SAFETY: the application ends the batch that it has started.
-    if let Some(mut building) = unsafe { Building::of(qp) } {
-        building.posting.withdraw();
+    if let Some(building) = unsafe { Building::of(qp) } {
+        ManuallyDrop::into_inner(building.posting).withdraw();
     }
 }
 
@@ -306,8 +298,6 @@ unsafe extern "C" fn atomic_fetch_add(
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, encode) };
 }
 
-/// `wr_atomic_write`.
-///
 /// # Safety
 ///
 /// `qp` is an extended QP of this provider, on which this thread has started a batch. `atomic_wr`
@@ -330,8 +320,6 @@ pub unsafe extern "C" fn atomic_write(
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, encode) };
 }
 
-/// `wr_flush`.
-///
 /// # Safety
 ///
 /// `qp` is an extended QP of this provider, on which this thread has started a batch.
@@ -367,7 +355,7 @@ unsafe extern "C" fn set_ud_addr(
     // SAFETY: the application passes an address handle of this provider.
     let ah = unsafe { Ah::from_ibv(ah) };
     let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
-        let ah = ah.filter(|_| qp.send_limits().datagrams);
+        let ah = ah.filter(|_| qp.send().limits.datagrams);
         let av = ah.ok_or(libc::EINVAL)?.av();
         let datagram = Datagram {
             remote_qpn: Qpn::new(remote_qpn),
@@ -389,14 +377,14 @@ unsafe extern "C" fn set_ud_addr(
 #[inline(always)]
 unsafe fn set_sges(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
     let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
-        if sges.len() > qp.send_limits().max_sge as usize {
+        if sges.len() > qp.send().limits.max_sge as usize {
             return Err(libc::EINVAL);
         }
         // SAFETY: `sges` has at most the number of SGEs of the QP's WQEs.
         unsafe { wqe.encode_sges(slot, sges.iter()) };
         Ok(())
     };
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `qp` is a QP of this provider, and this thread has started a batch on it.
     unsafe { setting(qp, set) };
 }
 
@@ -427,13 +415,13 @@ unsafe extern "C" fn set_sge_list(
 #[inline(always)]
 unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + Clone) {
     let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
-        let limits = qp.send_limits();
+        let limits = &qp.send().limits;
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
         // SAFETY: the caller passes valid pieces, whose length was checked.
         unsafe { wqe.encode_inline(slot, length, pieces) };
         Ok(())
     };
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `qp` is a QP of this provider, and this thread has started a batch on it.
     unsafe { setting(qp, set) };
 }
 

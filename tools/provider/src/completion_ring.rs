@@ -55,7 +55,6 @@ use crate::shared_ring::SharedRing;
 use crate::table::Table;
 use crate::work_ring::WorkRing;
 
-/// The rings of a QP.
 // The send queue is used most, so it is the first member and has the structure's address.
 #[repr(C)]
 pub struct QpRings {
@@ -419,7 +418,7 @@ impl CompletionRing {
     #[inline(always)]
     unsafe fn next(&self, ring: &Ring, queue: &mut CompletionConsumer) -> Result<(Cqe, u64), Stop> {
         loop {
-            // SAFETY: by the function's safety requirements.
+            // SAFETY: this thread has the lock, and `queue` is the consumer of `ring`.
             let (qp, slot) = unsafe { self.take(ring, queue)? };
             let cqe = Cqe::from_bytes(&slot.read());
             if let Some(wr_id) = qp.complete(&cqe) {
@@ -621,7 +620,7 @@ impl CompletionRing {
         rest: &mut [MaybeUninit<ffi::ibv_wc>],
         stop: Stop,
     ) -> Option<usize> {
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: this thread has kept the lock's last guard, and has not resumed the lock since.
         let mut state = unsafe { self.state.resume() };
         let mut stop = Some(stop);
         for place in rest {
@@ -660,7 +659,8 @@ impl CompletionRing {
     pub unsafe fn resume(&self) -> Polling<'_> {
         Polling {
             ring: self,
-            // SAFETY: by the function's safety requirements.
+            // SAFETY: this thread has kept the lock's last guard, and has not resumed the lock
+            // since.
             state: unsafe { self.state.resume() },
         }
     }

@@ -37,7 +37,9 @@ use crate::pd;
 use crate::qp;
 use crate::qp_init;
 use crate::rate_limit;
+use crate::recv;
 use crate::registration::Device;
+use crate::send;
 use crate::srq;
 use crate::uverbs_queues;
 
@@ -75,9 +77,7 @@ pub struct Context {
     shared: MaybeUninit<Arc<Shared>>,
 }
 
-/// The ALLOC_CONTEXT command.
 type GetContext = UverbsCommand<ffi::ibv_get_context, AllocContextReq>;
-/// The response of ALLOC_CONTEXT.
 type GetContextResp = Response<ffi::ib_uverbs_get_context_resp, AllocContextResp>;
 
 impl Context {
@@ -240,14 +240,13 @@ fn is_single_threaded() -> bool {
 
 /// `free_context`. The caller has destroyed every object of the context.
 unsafe extern "C" fn free_context(context: *mut ffi::ibv_context) {
-    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more.
+    // SAFETY: libibverbs passes a context of this provider, which has no other user any more.
     unsafe {
         (*context.cast::<Context>()).shared.assume_init_drop();
         libibverbs::free_context(context);
     }
 }
 
-/// `query_device_ex`.
 unsafe extern "C" fn query_device_ex(
     context: *mut ffi::ibv_context,
     input: *const ffi::ibv_query_device_ex_input,
@@ -289,7 +288,6 @@ unsafe extern "C" fn query_device_ex(
     0
 }
 
-/// `query_port`.
 unsafe extern "C" fn query_port(
     context: *mut ffi::ibv_context,
     port: u8,
@@ -330,8 +328,8 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     modify_qp_rate_limit: Some(rate_limit::modify_qp_rate_limit),
     modify_srq: Some(srq::modify_srq),
     poll_cq: Some(cq::poll_cq),
-    post_recv: Some(qp::post_recv),
-    post_send: Some(qp::post_send),
+    post_recv: Some(recv::post_recv),
+    post_send: Some(send::post_send),
     post_srq_recv: Some(srq::post_srq_recv),
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),

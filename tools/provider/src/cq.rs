@@ -62,9 +62,7 @@ unsafe impl Object for Cq {
     type Ibv = ffi::verbs_cq;
 }
 
-/// The CREATE_CQ command.
 type CreateCqCommand = driver_data::UverbsCommand<ffi::ibv_create_cq_ex, CreateCqReq>;
-/// The response of CREATE_CQ.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_cq_resp, CreateCqResp>;
 
 /// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
@@ -226,8 +224,6 @@ unsafe fn create(
     }
 }
 
-/// `create_cq`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -251,8 +247,6 @@ pub unsafe extern "C" fn create_cq(
     }
 }
 
-/// `create_cq_ex`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -264,7 +258,7 @@ pub unsafe extern "C" fn create_cq_ex(
     match unsafe { create(context, &*attr) } {
         Ok(cq) => {
             let cq: *mut ffi::ibv_cq_ex = Box::into_raw(cq).cast();
-            // SAFETY: the CQ is this function's alone until it is returned.
+            // SAFETY: only this function uses the CQ until it is returned.
             cq_ex::install(unsafe { &mut *cq });
             cq
         }
@@ -272,8 +266,6 @@ pub unsafe extern "C" fn create_cq_ex(
     }
 }
 
-/// `destroy_cq`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -283,8 +275,6 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     unsafe { errno::destroyed::<Cq, _>(ffi::ibv_cmd_destroy_cq(cq), cq) }
 }
 
-/// `poll_cq`.
-///
 /// # Safety
 ///
 /// `cq` is a CQ of this provider, and `wc` has room for `num_entries` work completions.
@@ -316,8 +306,6 @@ fn none() -> c_int {
     0
 }
 
-/// `req_notify_cq`.
-///
 /// # Safety
 ///
 /// `cq` is a CQ of this provider.
@@ -345,13 +333,9 @@ pub unsafe extern "C" fn modify_cq(
     unsafe { ffi::ibv_cmd_modify_cq(cq, attr, &mut command, size) }
 }
 
-/// The RESIZE_CQ command.
 type ResizeCqCommand = driver_data::UverbsCommand<ffi::ibv_resize_cq, ResizeCqReq>;
-/// The response of RESIZE_CQ.
 type ResizeResponse = driver_data::Response<ffi::ib_uverbs_resize_cq_resp, ResizeCqResp>;
 
-/// `resize_cq`.
-///
 /// # Safety
 ///
 /// `cq` is a CQ of this provider.

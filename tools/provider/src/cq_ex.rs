@@ -106,7 +106,7 @@ unsafe extern "C" fn end_poll(cq: *mut ffi::ibv_cq_ex) {
 /// `cq` is a CQ of this provider that this thread has started to poll.
 #[inline]
 unsafe fn current(cq: *mut ffi::ibv_cq_ex) -> Cqe {
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `cq` is a CQ of this provider that this thread has started to poll.
     let polling = unsafe { of(cq).ring().resume() };
     let cqe = polling.current();
     polling.keep();

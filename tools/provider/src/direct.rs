@@ -65,12 +65,12 @@ impl OpenRequest {
         if this.is_null() {
             return Ok(AllocContextReq::default());
         }
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: `this` points to 8 readable bytes.
         if unsafe { (*this).mark } != Self::MARK {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by the function's safety requirements. The writer's structure may be longer or
-        // shorter.
+        // SAFETY: the mark says that `length` readable bytes follow. The writer's structure may be
+        // longer or shorter.
         let bytes = unsafe {
             let start = (&raw const (*this).request).cast::<u8>();
             std::slice::from_raw_parts(start, (*this).length as usize)
@@ -99,7 +99,7 @@ unsafe fn request(
         if exporter.peer_name.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: the exporter's name is a string, since it is not null.
         let name = unsafe { CStr::from_ptr(exporter.peer_name) }.to_bytes_with_nul();
         if name.len() > PEER_NAME_SIZE {
             return Err(libc::EINVAL);
@@ -118,7 +118,7 @@ unsafe fn request(
 /// `device` is null or a device of libibverbs' list.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_device) -> bool {
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `device` is in libibverbs' list, since it is not null.
     !device.is_null() && unsafe { registration::is_ours(device) }
 }
 
@@ -133,13 +133,13 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     device: *mut ffi::ibv_device,
     attr: *const ffi::virtio_rdma_dv_open_device_attr,
 ) -> *mut ffi::ibv_context {
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `device` is null or in libibverbs' list, and `attr` is null or valid.
     let (is_ours, attr) = unsafe { (virtio_rdma_dv_is_supported(device), attr.as_ref()) };
     if !is_ours {
         return errno::null(libc::EOPNOTSUPP);
     }
     let request = match attr {
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: the exporter's name is null or a string.
         Some(attr) => unsafe { request(attr) },
         None => Err(libc::EINVAL),
     };

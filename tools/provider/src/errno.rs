@@ -49,7 +49,7 @@ pub fn created<T, V>(status: i32, object: Box<T>) -> *mut V {
 /// `status` is 0.
 pub unsafe fn destroyed<T, V>(status: i32, object: *mut V) -> i32 {
     if status == 0 {
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: `object` is a box of a `T`, which the caller does not use any more.
         drop(unsafe { Box::from_raw(object.cast::<T>()) });
     }
     status

@@ -21,7 +21,8 @@
 //! | [`mw`] | memory windows |
 //! | [`srq`] | the verbs of shared receive queues |
 //! | [`completion`] | conversion of a CQE to an `ibv_wc` |
-//! | `wr`, [`post`], [`wqe`] | work requests of libibverbs; checks against the QP's limits; WQEs |
+//! | [`send`], [`recv`] | posting: work requests of libibverbs, checked and written as WQEs |
+//! | [`opcodes`] | the operations that a QP permits |
 //! | [`work_ring`], [`shared_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
 //! | `uverbs_queues` | queues that the kernel serves through uverbs, for devices without rings in user memory |
 //! | [`lock`], `deferred`, `table` | the lock of a queue; work that control verbs leave to its holder; QPs by number |
@@ -54,13 +55,15 @@ mod mr;
 pub mod mw;
 pub mod negotiation;
 mod numbers;
+pub mod opcodes;
 pub mod pd;
 mod place;
-pub mod post;
 pub mod qp;
 pub mod qp_init;
 mod rate_limit;
+pub mod recv;
 mod registration;
+pub mod send;
 pub mod shared_ring;
 pub mod srq;
 mod sync;
@@ -68,5 +71,3 @@ mod table;
 mod uverbs_queues;
 mod verbs_qp;
 pub mod work_ring;
-pub mod wqe;
-mod wr;

@@ -124,7 +124,7 @@ pub unsafe fn allocate_context<T>(
     // SAFETY: in each layout, the size lies directly before the `ibv_context` at the end.
     let size = unsafe { *context.cast::<usize>().sub(1) };
     if size != layout.context_size {
-        // SAFETY: libibverbs has allocated the context, and nobody uses it.
+        // SAFETY: libibverbs has allocated the context, and it has no user yet.
         unsafe {
             ffi::verbs_uninit_context(block.cast());
             libc::free(block);
@@ -144,7 +144,7 @@ pub fn whole(context: *mut ffi::ibv_context) -> *mut ffi::verbs_context {
 ///
 /// # Safety
 ///
-/// `context` was made by [`allocate_context`], and nobody uses it any more.
+/// `context` was made by [`allocate_context`], and it has no user any more.
 pub unsafe fn free_context(context: *mut ffi::ibv_context) {
     let whole = whole(context);
     // SAFETY: the caller's promise; libibverbs allocates with malloc.

@@ -137,6 +137,19 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
+    /// The value of a lock that this thread still holds: it has [kept](Guard::keep) the last guard.
+    ///
+    /// # Safety
+    ///
+    /// This thread has kept the last guard, the lock was not resumed since, and no other reference
+    /// to the value exists.
+    #[allow(clippy::mut_from_ref, reason = "the caller has the only reference")]
+    #[inline(always)]
+    pub unsafe fn kept(&self) -> &mut T {
+        // SAFETY: the caller has the lock, and the only reference.
+        unsafe { &mut *self.value.get() }
+    }
+
     #[cold]
     fn wait(&self) {
         let mut spins = 0;

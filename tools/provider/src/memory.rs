@@ -78,7 +78,7 @@ impl Mapping {
         let Some((base, lender)) = lent else {
             return Ok(None);
         };
-        // SAFETY: the program has allocated `len` bytes for this mapping alone.
+        // SAFETY: the program has allocated `len` bytes for this mapping only.
         unsafe { base.as_ptr().write_bytes(0, len) };
         // INVARIANT: the memory came from the lender, and stays valid until it is given back.
         Ok(Some(Self {
@@ -112,7 +112,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A ring for a queue that is to be created or moved. Its memory is lent by the program, or else
+/// A ring for a queue that will be created or moved. Its memory is lent by the program, or else
 /// allocated by the kernel during the command and mapped after the command.
 pub struct PlannedRing {
     layout: RingLayout,
@@ -130,7 +130,6 @@ impl PlannedRing {
         Ok(Self { layout, lent })
     }
 
-    /// The ring's layout.
     pub fn layout(&self) -> RingLayout {
         self.layout
     }
@@ -232,13 +231,11 @@ impl RingMap {
         }
     }
 
-    /// The layout of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// The slot of a position.
     #[inline(always)]
     pub fn slot(&self, position: u32) -> RingSlot<'_> {
         self.slot_at(position, self.layout.slot_shift())

@@ -12,8 +12,6 @@ use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::libibverbs;
 
-/// `reg_mr`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -83,8 +81,6 @@ pub unsafe extern "C" fn rereg_mr(
     }
 }
 
-/// `dereg_mr`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.

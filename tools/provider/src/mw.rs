@@ -11,10 +11,8 @@ use crate::command::command;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
-use crate::qp;
+use crate::send;
 
-/// `alloc_mw`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -36,8 +34,6 @@ pub unsafe extern "C" fn alloc_mw(
     errno::created(status, mw)
 }
 
-/// `dealloc_mw`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -74,7 +70,7 @@ pub unsafe extern "C" fn bind_mw(
     wr.opcode = ffi::IBV_WR_BIND_MW;
     let mut bad = ptr::null_mut();
     // SAFETY: the caller passes a QP of this provider; the work request names the caller's objects.
-    let status = unsafe { qp::post_send(qp, &mut wr, &mut bad) };
+    let status = unsafe { send::post_send(qp, &mut wr, &mut bad) };
     if status != 0 {
         return errno::set(status);
     }

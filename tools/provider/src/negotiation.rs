@@ -44,14 +44,12 @@ pub enum Refusal {
     },
     /// The provider's versions are older than all of the module's.
     OldProvider {
-        /// Versions of the provider.
         provider: Versions,
         /// Oldest version of the module.
         module: u32,
     },
     /// The module's versions are older than all of the provider's.
     OldModule {
-        /// Versions of the provider.
         provider: Versions,
         /// Oldest version of the module.
         module: u32,

@@ -153,8 +153,6 @@ impl Pd {
     }
 }
 
-/// `alloc_pd`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -178,8 +176,6 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
     errno::created(status, pd)
 }
 
-/// `alloc_parent_domain`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -256,8 +252,6 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     0
 }
 
-/// `alloc_td`.
-///
 /// # Safety
 ///
 /// The pointers are valid for the call.
@@ -279,8 +273,6 @@ pub unsafe extern "C" fn alloc_td(
     }
 }
 
-/// `dealloc_td`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider.

@@ -90,7 +90,7 @@ mod tests {
             rest: String::from("rest"),
         });
         assert_eq!(pd.ibv.get(), ibv);
-        // SAFETY: nobody else uses the object.
+        // SAFETY: the object has no other user.
         assert_eq!(unsafe { (*pd.ibv.get()).handle }, 7);
         assert_eq!(pd.rest, "rest");
     }

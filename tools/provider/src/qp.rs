@@ -34,21 +34,19 @@ use crate::context::Shared;
 use crate::cq::Cq;
 use crate::ffi;
 use crate::ffi::Zeroed;
-use crate::lock::Guard;
+use crate::memory::DoorbellPage;
 use crate::memory::PlannedRing;
 use crate::memory::RingMap;
+use crate::opcodes::Opcodes;
+use crate::opcodes::SendLimits;
 use crate::pd::Domain;
 use crate::place::Object;
-use crate::post;
-use crate::post::Opcodes;
-use crate::post::SendLimits;
 use crate::rate_limit;
+use crate::recv::RecvQueue;
+use crate::send::SendQueue;
 use crate::srq::Srq;
 use crate::verbs_qp::VerbsQp;
-use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
-use crate::wr;
-use crate::wr::List;
 
 /// A queue pair, as libibverbs sees it.
 ///
@@ -59,18 +57,13 @@ use crate::wr::List;
 pub struct Qp {
     ibv: UnsafeCell<VerbsQp>,
     rings: Arc<QpRings>,
-    send_limits: SendLimits,
-    max_recv_sge: u32,
+    send: SendQueue,
+    recv: RecvQueue,
     shared: Arc<Shared>,
     qpn: Qpn,
-    send_doorbell: u32,
-    recv_doorbell: u32,
     /// State according to the last successful modify, or ERR according to a later query. The device
     /// may have moved the QP to ERR meanwhile.
     state: AtomicU32,
-    /// Opcodes of [simple](post::post_simple) work requests that `ibv_post_send` accepts in
-    /// this state.
-    simple: AtomicU32,
     send_cq: Attachment,
     /// The receive CQ, or `None` if it is the send CQ too.
     recv_cq: Option<Attachment>,
@@ -215,19 +208,19 @@ impl Qp {
         Ok(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
             rings: Arc::try_new(rings)?,
-            send_limits: SendLimits {
+            send: SendQueue::new(SendLimits {
                 opcodes,
                 datagrams: qp_type == ffi::IBV_QPT_UD,
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
+            }),
+            recv: RecvQueue {
+                max_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
+                doorbell: 0,
             },
-            max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
             shared: shared.clone(),
             qpn: Qpn::default(),
-            send_doorbell: 0,
-            recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
-            simple: AtomicU32::new(0),
             send_cq: Attachment::new(send_cq.ring())?,
             recv_cq: match is_one_cq {
                 true => None,
@@ -270,16 +263,33 @@ impl Qp {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The rings of the QP.
     #[inline]
     pub fn rings(&self) -> &QpRings {
         &self.rings
     }
 
-    /// The limits of send work requests.
+    /// The send queue, without its ring.
     #[inline]
-    pub fn send_limits(&self) -> &SendLimits {
-        &self.send_limits
+    pub fn send(&self) -> &SendQueue {
+        &self.send
+    }
+
+    /// The receive queue, without its ring.
+    #[inline]
+    pub fn recv(&self) -> &RecvQueue {
+        &self.recv
+    }
+
+    /// The doorbells of the process.
+    #[inline]
+    pub fn doorbells(&self) -> &DoorbellPage {
+        &self.shared.doorbell
+    }
+
+    /// Whether the QP is in RESET.
+    #[inline]
+    pub fn is_reset(&self) -> bool {
+        self.state() == ffi::IBV_QPS_RESET
     }
 
     /// Whether the QP's state allows send work requests.
@@ -301,8 +311,8 @@ impl Qp {
     /// [`destroyed`](Self::destroyed).
     pub fn created(&mut self, qpn: Qpn) -> io::Result<()> {
         self.qpn = qpn;
-        self.send_doorbell = Doorbell::Sq(qpn).to_u32();
-        self.recv_doorbell = Doorbell::Rq(qpn).to_u32();
+        self.send.doorbell = Doorbell::Sq(qpn).to_u32();
+        self.recv.doorbell = Doorbell::Rq(qpn).to_u32();
         self.cqs().try_for_each(|cq| cq.attach(qpn, &self.rings))
     }
 
@@ -314,7 +324,7 @@ impl Qp {
     /// Notes that the QP was moved to `state`.
     pub fn changed(&self, state: ffi::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
-        self.take_opcodes();
+        self.send.allow(self.can_send());
         if state == ffi::IBV_QPS_RESET {
             self.cqs().for_each(|cq| cq.reset(self.qpn, &self.rings));
             for ring in [&self.rings.send, &self.rings.recv].into_iter().flatten() {
@@ -340,142 +350,20 @@ impl Qp {
                 .compare_exchange(before, error, order, order)
                 .is_ok()
         {
-            self.take_opcodes();
+            self.send.allow(self.can_send());
         }
-    }
-
-    /// Stores the simple opcodes that `ibv_post_send` accepts in the present state.
-    fn take_opcodes(&self) {
-        let simple = match self.can_send() {
-            true => self.send_limits.simple_opcodes().bits(),
-            false => 0,
-        };
-        self.simple.store(simple, Ordering::Relaxed);
     }
 
     /// Replaces the requested sizes by the actual sizes of the QP.
     pub fn report(&self, cap: &mut ffi::ibv_qp_cap) {
         cap.max_send_wr = slots(&self.rings.send);
         cap.max_recv_wr = slots(&self.rings.recv);
-        cap.max_send_sge = self.send_limits.max_sge;
-        cap.max_recv_sge = self.max_recv_sge;
-        cap.max_inline_data = self.send_limits.max_inline;
-    }
-
-    /// Posts send work requests, up to the first invalid one. Returns 0 or the error number. On an
-    /// error, `refuse` is called with the rest of the list, from the refused work request on.
-    ///
-    /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is
-    /// full.
-    #[inline]
-    fn post_send(
-        &self,
-        list: &mut List<'_, ffi::ibv_send_wr>,
-        refuse: impl Fn(*mut ffi::ibv_send_wr),
-    ) -> c_int {
-        let Some(ring) = &self.rings.send else {
-            refuse(list.first());
-            return libc::ENOMEM;
-        };
-        let mut posting = ring.lock();
-        let mut status = 0;
-        while let Some(wr) = list.front() {
-            let simple = Opcodes::from_bits(self.simple.load(Ordering::Relaxed));
-            let posted = match simple.has(wr.opcode()) {
-                true => post::post_simple(ring, &mut posting, wr),
-                false => None,
-            };
-            // SAFETY: `posting` is held, and not accessed meanwhile.
-            let posted = posted.unwrap_or_else(|| unsafe { self.post_other(wr) });
-            if let Err(error) = posted {
-                refuse(list.first());
-                status = error;
-                break;
-            }
-            list.pop();
-        }
-        // SAFETY: the ring was locked above.
-        unsafe { self.publish_send(ring, posting) };
-        status
-    }
-
-    /// Posts a send work request that is not simple, or not valid.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the state or the QP's type does not allow the work request; the errors of
-    /// [`post::post_send`].
-    ///
-    /// # Safety
-    ///
-    /// The QP has a send queue, this thread has locked it, and nothing borrows from the guard.
-    // Not inlined and with few arguments, so that simple work requests save no registers for this
-    // call.
-    #[inline(never)]
-    unsafe fn post_other(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
-        let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
-        if !self.can_send() || !self.send_limits.opcodes.posted().has(wr.opcode()) {
-            return Err(libc::EINVAL);
-        }
-        // SAFETY: by the function's safety requirements.
-        let mut posting = unsafe { ring.resume() };
-        let posted = match wr.is_inline() {
-            true => post::post_inline(ring, &mut posting, wr, &self.send_limits),
-            false => post::post_send(ring, &mut posting, wr, &self.send_limits),
-        };
-        posting.keep();
-        posted
-    }
-
-    /// Hands the send work requests of `posting` to the device.
-    ///
-    /// # Safety
-    ///
-    /// `posting` is the guard of `ring`'s lock.
-    #[inline]
-    pub unsafe fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
-        // SAFETY: by the function's safety requirements.
-        unsafe { self.publish(ring, posting, self.send_doorbell) };
-    }
-
-    /// # Safety
-    ///
-    /// The same as for [`publish_send`](Self::publish_send).
-    #[inline]
-    unsafe fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
-        // SAFETY: by the function's safety requirements.
-        let ring_doorbell = unsafe { ring.publish(&mut posting) };
-        // A doorbell may take long, since the device may be emulated: the lock is released first.
-        drop(posting);
-        if ring_doorbell {
-            self.shared.doorbell.ring(doorbell);
-        }
-    }
-
-    /// Posts receive work requests, up to the first invalid one. Returns 0 or the error number:
-    /// `EINVAL` in RESET and for an invalid work request, `ENOMEM` when the queue is full.
-    #[inline]
-    fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
-        if self.state.load(Ordering::Relaxed) == ffi::IBV_QPS_RESET {
-            return libc::EINVAL;
-        }
-        let Some(ring) = &self.rings.recv else {
-            // With an SRQ, receives are posted to the SRQ.
-            return match self.rings.shared {
-                Some(_) => libc::EINVAL,
-                None => libc::ENOMEM,
-            };
-        };
-        let mut posting = ring.lock();
-        let status = list.try_each(|wr| post::post_recv(ring, &mut posting, wr, self.max_recv_sge));
-        // SAFETY: the ring was locked above.
-        unsafe { self.publish(ring, posting, self.recv_doorbell) };
-        status
+        cap.max_send_sge = self.send.limits.max_sge;
+        cap.max_recv_sge = self.recv.max_sge;
+        cap.max_inline_data = self.send.limits.max_inline;
     }
 }
 
-/// `destroy_qp`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -489,8 +377,6 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     status
 }
 
-/// `modify_qp`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -513,8 +399,6 @@ pub unsafe extern "C" fn modify_qp(
     status
 }
 
-/// `query_qp`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -554,8 +438,6 @@ pub unsafe extern "C" fn attach_mcast(
     unsafe { ffi::ibv_cmd_attach_mcast(qp, gid, lid) }
 }
 
-/// `detach_mcast`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -566,40 +448,4 @@ pub unsafe extern "C" fn detach_mcast(
 ) -> c_int {
     // SAFETY: libibverbs' arguments are passed on.
     unsafe { ffi::ibv_cmd_detach_mcast(qp, gid, lid) }
-}
-
-/// `post_send`.
-///
-/// # Safety
-///
-/// `qp` is a QP of this provider, `wr` a list of valid work requests, and `bad_wr` can be written.
-pub unsafe extern "C" fn post_send(
-    qp: *mut ffi::ibv_qp,
-    wr: *mut ffi::ibv_send_wr,
-    bad_wr: *mut *mut ffi::ibv_send_wr,
-) -> c_int {
-    // SAFETY: the caller passes a QP of this provider and a list of valid work requests.
-    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
-    // SAFETY: the caller passes a writable `bad_wr`.
-    qp.post_send(&mut list, |refused| unsafe { bad_wr.write(refused) })
-}
-
-/// `post_recv`.
-///
-/// # Safety
-///
-/// The same as for [`post_send`].
-pub unsafe extern "C" fn post_recv(
-    qp: *mut ffi::ibv_qp,
-    wr: *mut ffi::ibv_recv_wr,
-    bad_wr: *mut *mut ffi::ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the caller passes a QP of this provider and a list of valid work requests.
-    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
-    let status = qp.post_recv(&mut list);
-    if status != 0 {
-        // SAFETY: the caller passes a writable `bad_wr`.
-        unsafe { bad_wr.write(list.first()) };
-    }
-    status
 }

@@ -16,17 +16,15 @@ use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::libibverbs;
 use crate::memory::PlannedRing;
+use crate::opcodes::Opcodes;
 use crate::pd::Pd;
 use crate::place::Place;
-use crate::post::Opcodes;
 use crate::qp::Plan;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::verbs_qp::VerbsQp;
 
-/// The CREATE_QP command.
 type CreateQpCommand = driver_data::UverbsCommand<ffi::ibv_create_qp_ex, CreateQpReq>;
-/// The response of CREATE_QP.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_qp_resp, CreateQpResp>;
 
 /// Checks the attributes that do not determine the QP's rings, on a device with these `flags`.
@@ -120,7 +118,7 @@ pub unsafe extern "C" fn create_qp_ex(
         0 => None,
         _ => Some(attr.send_ops_flags),
     };
-    // SAFETY: the command has succeeded, and the QP is this function's alone.
+    // SAFETY: the command has succeeded, and only this function uses the QP.
     let made = unsafe { VerbsQp::created(place.as_ibv(), send_ops) }
         .and_then(|()| Qp::new(plan, map, (send_cq, recv_cq, srq), shared, &domain));
     let mut qp = match made {
@@ -145,8 +143,6 @@ pub unsafe extern "C" fn create_qp_ex(
     Box::into_raw(qp).cast()
 }
 
-/// `create_qp`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.

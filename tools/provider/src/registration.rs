@@ -114,7 +114,6 @@ pub unsafe fn is_ours(device: *mut ffi::ibv_device) -> bool {
     operations.is_some_and(|operations| unsafe { CStr::from_ptr(operations.name) } == NAME)
 }
 
-/// `alloc_device`.
 unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi::verbs_device {
     // SAFETY: libibverbs passes the device that it has found.
     let abi_version = unsafe { (*sysfs).abi_ver };
@@ -124,7 +123,6 @@ unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi:
     }
 }
 
-/// `uninit_device`.
 unsafe extern "C" fn uninit_device(device: *mut ffi::verbs_device) {
     // SAFETY: the device was made by `alloc_device`, and libibverbs has dropped its last reference.
     drop(unsafe { Box::from_raw(device.cast::<Device>()) });

@@ -24,8 +24,8 @@ use crate::lock::Lock;
 use crate::memory::PlannedRing;
 use crate::memory::RingMap;
 use crate::pd::Domain;
-use crate::wqe::write_receive;
-use crate::wr::Recv;
+use crate::recv::write_receive;
+use crate::recv::Recv;
 
 /// The ring of a shared receive queue.
 pub struct SharedRing {
@@ -83,7 +83,6 @@ impl SharedRing {
         self.lock().memory.user_ring()
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.lock().memory.layout().slots()
     }
@@ -217,7 +216,7 @@ mod tests {
     use crate::ffi;
     use crate::ffi::Zeroed;
     use crate::lock::Threads;
-    use crate::wr::List;
+    use crate::work_ring::List;
 
     fn post(ring: &SharedRing, wr_id: u64) -> c_int {
         let mut wr = ffi::ibv_recv_wr {

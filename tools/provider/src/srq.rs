@@ -35,7 +35,7 @@ use crate::pd::Pd;
 use crate::place::Object;
 use crate::place::Place;
 use crate::shared_ring::SharedRing;
-use crate::wr::List;
+use crate::work_ring::List;
 
 /// A shared receive queue, as libibverbs sees it.
 ///
@@ -62,11 +62,8 @@ unsafe impl Object for Srq {
     type Ibv = ffi::verbs_srq;
 }
 
-/// The CREATE_SRQ command.
 type CreateSrqCommand = driver_data::UverbsCommand<ffi::ibv_create_srq, CreateSrqReq>;
-/// The response of CREATE_SRQ.
 type Response = driver_data::Response<ffi::ib_uverbs_create_srq_resp, CreateSrqResp>;
-/// The MODIFY_SRQ command.
 type ModifySrqCommand = driver_data::UverbsCommand<ffi::ibv_modify_srq, ModifySrqReq>;
 
 /// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
@@ -209,8 +206,6 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     }
 }
 
-/// `create_srq`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -302,8 +297,6 @@ pub unsafe extern "C" fn modify_srq(
     }
 }
 
-/// `query_srq`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
@@ -312,8 +305,6 @@ pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_s
     unsafe { command!(ibv_cmd_query_srq(srq, attr), ibv_query_srq) }
 }
 
-/// `destroy_srq`.
-///
 /// # Safety
 ///
 /// The arguments are objects of this provider.
@@ -323,8 +314,6 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
     unsafe { errno::destroyed::<Srq, _>(ffi::ibv_cmd_destroy_srq(srq), srq) }
 }
 
-/// `get_srq_num`.
-///
 /// # Safety
 ///
 /// `srq` is an SRQ of this provider, and `srq_num` can be written.
@@ -334,8 +323,6 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) 
     0
 }
 
-/// `post_srq_recv`.
-///
 /// # Safety
 ///
 /// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` can be

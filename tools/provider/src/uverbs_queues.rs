@@ -18,7 +18,6 @@ use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::verbs_qp::VerbsQp;
 
-/// `create_cq`.
 unsafe extern "C" fn create_cq(
     context: *mut ffi::ibv_context,
     cqe: c_int,
@@ -40,7 +39,6 @@ unsafe extern "C" fn create_cq(
     errno::created(status, cq)
 }
 
-/// `create_cq_ex`.
 unsafe extern "C" fn create_cq_ex(
     _context: *mut ffi::ibv_context,
     _attr: *mut ffi::ibv_cq_init_attr_ex,
@@ -51,13 +49,11 @@ unsafe extern "C" fn create_cq_ex(
 /// `cq_event`. Nothing to do: the kernel has armed the CQ itself.
 unsafe extern "C" fn cq_event(_cq: *mut ffi::ibv_cq) {}
 
-/// `destroy_cq`.
 unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: the CQ was made by `create_cq`, and the caller does not use it any more.
     unsafe { errno::destroyed::<ffi::verbs_cq, _>(ffi::ibv_cmd_destroy_cq(cq), cq) }
 }
 
-/// `create_qp`.
 unsafe extern "C" fn create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
@@ -77,7 +73,6 @@ unsafe extern "C" fn create_qp(
     errno::created(status, qp)
 }
 
-/// `create_qp_ex`.
 unsafe extern "C" fn create_qp_ex(
     _context: *mut ffi::ibv_context,
     _attr: *mut ffi::ibv_qp_init_attr_ex,
@@ -85,7 +80,6 @@ unsafe extern "C" fn create_qp_ex(
     errno::null(libc::EOPNOTSUPP)
 }
 
-/// `create_srq`.
 unsafe extern "C" fn create_srq(
     _pd: *mut ffi::ibv_pd,
     _attr: *mut ffi::ibv_srq_init_attr,
@@ -93,18 +87,15 @@ unsafe extern "C" fn create_srq(
     errno::null(libc::EOPNOTSUPP)
 }
 
-/// `resize_cq`.
 unsafe extern "C" fn resize_cq(_cq: *mut ffi::ibv_cq, _cqe: c_int) -> c_int {
     libc::EOPNOTSUPP
 }
 
-/// `destroy_qp`.
 unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: the QP was made by `create_qp`, and the caller does not use it any more.
     unsafe { errno::destroyed::<VerbsQp, _>(ffi::ibv_cmd_destroy_qp(qp), qp) }
 }
 
-/// `modify_qp`.
 unsafe extern "C" fn modify_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -114,7 +105,6 @@ unsafe extern "C" fn modify_qp(
     unsafe { command!(ibv_cmd_modify_qp(qp, attr, mask), ibv_modify_qp) }
 }
 
-/// `query_qp`.
 unsafe extern "C" fn query_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,

@@ -41,9 +41,9 @@ impl VerbsQp {
     ///
     /// # Safety
     ///
-    /// `this` is valid and nobody else uses it.
+    /// `this` is valid and has no other user.
     pub unsafe fn prepare(this: *mut Self) {
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: `this` is valid and has no other user.
         unsafe { (*this).added = [UNTOUCHED; WORDS] };
     }
 
@@ -57,9 +57,9 @@ impl VerbsQp {
     ///
     /// # Safety
     ///
-    /// `this` was prepared for a command that succeeded, and nobody else uses it.
+    /// `this` was prepared for a command that succeeded, and has no other user.
     pub unsafe fn created(this: *mut Self, send_ops: Option<u64>) -> io::Result<()> {
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: `this` was prepared, and has no other user.
         let added = unsafe { &mut (*this).added };
         // libibverbs has set comp_mask, which has 32 bits, to zero.
         let mask = added.iter().position(|word| *word as u32 == 0);

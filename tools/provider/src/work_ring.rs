@@ -1,34 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A send or receive queue: its ring, and the application's id of each work request in it.
+//! The common parts of sending and receiving: the ring of a queue, with the application's id of
+//! each work request in it, and lists of work requests.
 //!
 //! Posting and polling share no lock. Posting threads use the queue's own lock. The polling side
 //! runs under the lock of the one CQ that the queue completes to, and stores the position up to
 //! which work is complete. A posting thread reads this position when it finds no free slot.
 
+use std::hint::assert_unchecked;
 use std::io;
-use std::ops::Deref;
-use std::ops::DerefMut;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
+use libc::c_int;
 use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::allocation::defaults;
-use crate::lock::Guard;
+use crate::ffi;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
 use crate::memory::RingSlot;
-use crate::wqe::SendWqe;
+use crate::send::SendWqe;
 
-/// The state of posting.
-pub struct Posting {
+/// The state that threads which post share.
+struct State {
     queue: WorkQueue,
-    /// The batch that the `ibv_wr_*` functions are building.
-    pub batch: Batch,
+    batch: Batch,
 }
 
 /// Send work requests between `ibv_wr_start` and `ibv_wr_complete`.
@@ -40,21 +43,6 @@ pub struct Batch {
     pub error: i32,
 }
 
-impl Deref for Posting {
-    type Target = WorkQueue;
-    #[inline(always)]
-    fn deref(&self) -> &WorkQueue {
-        &self.queue
-    }
-}
-
-impl DerefMut for Posting {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut WorkQueue {
-        &mut self.queue
-    }
-}
-
 /// The ring of a send or receive queue.
 ///
 /// # Invariants
@@ -62,7 +50,7 @@ impl DerefMut for Posting {
 /// `wr_ids` is as long as `memory` has slots.
 pub struct WorkRing {
     memory: RingMap,
-    posting: Lock<Posting>,
+    posting: Lock<State>,
     /// The application's id of the work request in each slot. The device sees the position as the
     /// id of a work request.
     wr_ids: Box<[AtomicU64]>,
@@ -82,7 +70,7 @@ impl WorkRing {
         let layout = *memory.layout();
         let slots = layout.slots() as usize;
         let wr_ids = defaults(slots)?;
-        let posting = Posting {
+        let posting = State {
             queue: WorkQueue::new(layout),
             batch: Batch::default(),
         };
@@ -96,7 +84,6 @@ impl WorkRing {
         })
     }
 
-    /// The ring's memory.
     pub fn memory(&self) -> &RingMap {
         &self.memory
     }
@@ -106,7 +93,6 @@ impl WorkRing {
         self.memory.user_ring()
     }
 
-    /// Number of slots.
     #[inline]
     pub fn slots(&self) -> u32 {
         self.memory.layout().slots()
@@ -114,19 +100,31 @@ impl WorkRing {
 
     /// Starts to post. Other threads can't post until the result is dropped.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, Posting> {
-        self.posting.lock()
+    pub fn lock(&self) -> Posting<'_> {
+        self.posting.lock().keep();
+        // INVARIANT: the guard was kept, and threads that lock wait from now on.
+        Posting { ring: self }
     }
 
-    /// Continues to post, under the lock that [`Guard::keep`] has left locked.
+    /// Starts a batch, which begins as `batch`. Other threads can't post until the batch ends.
+    #[inline]
+    pub fn begin_batch(&self, batch: Batch) {
+        let mut state = self.posting.lock();
+        state.batch = batch;
+        state.keep();
+    }
+
+    /// The batch that this thread has started. Its end is the drop of the [inner
+    /// value](ManuallyDrop::into_inner): until then, the lock is held between calls.
     ///
     /// # Safety
     ///
-    /// The same as for [`Lock::resume`].
+    /// This thread has [started](Self::begin_batch) a batch that has not ended, and uses no other
+    /// result of this function now.
     #[inline]
-    pub unsafe fn resume(&self) -> Guard<'_, Posting> {
-        // SAFETY: by the function's safety requirements.
-        unsafe { self.posting.resume() }
+    pub unsafe fn batch(&self) -> ManuallyDrop<Posting<'_>> {
+        // INVARIANT: begin_batch() has kept the guard, and the caller uses no other result.
+        ManuallyDrop::new(Posting { ring: self })
     }
 
     /// The application's id of the work request at `position`.
@@ -138,19 +136,6 @@ impl WorkRing {
         unsafe { self.wr_ids.get_unchecked(index) }
     }
 
-    /// Takes the next slot for a work request with the application's id `wr_id`. Returns the
-    /// position and the slot, or `None` when the queue is full.
-    #[inline]
-    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, RingSlot<'_>)> {
-        let position = match queue.reserve() {
-            Some(position) => position,
-            None => self.reclaim(queue)?,
-        };
-        let slot = self.memory.slot(position);
-        self.wr_id(position).store(wr_id, Ordering::Relaxed);
-        Some((position, slot))
-    }
-
     /// Frees completed slots and takes the next slot. A stale tail, from before a
     /// [reset](Self::reset), frees nothing.
     // Inlined: a call would cost each post the registers of its arguments.
@@ -158,19 +143,6 @@ impl WorkRing {
     fn reclaim(&self, queue: &mut WorkQueue) -> Option<u32> {
         queue.reclaim(self.tail.load(Ordering::Acquire)).ok()?;
         queue.reserve()
-    }
-
-    /// Hands the reserved slots to the device. Returns whether the doorbell must be rung.
-    ///
-    /// # Safety
-    ///
-    /// `queue` is the queue of this ring.
-    #[inline]
-    pub unsafe fn publish(&self, queue: &mut WorkQueue) -> bool {
-        // A poller that sees a completion of these work requests sees this store too.
-        self.head.store(queue.reserved(), Ordering::Relaxed);
-        // SAFETY: the queue was made with the layout of the ring.
-        queue.publish(unsafe { self.memory.unchecked() })
     }
 
     /// Completes the work request at `position` and all earlier work requests; called when its
@@ -193,8 +165,100 @@ impl WorkRing {
     /// tail of an earlier completion. Such a tail frees no slots, and the next completion corrects
     /// it.
     pub fn reset(&self) {
-        let tail = self.posting.lock().reset();
+        let tail = self.posting.lock().queue.reset();
         self.tail.store(tail, Ordering::Release);
+    }
+}
+
+/// A ring whose lock this thread holds, to post work requests. The drop releases the lock.
+///
+/// # Invariants
+///
+/// This thread has kept the guard of the ring's lock, and uses no other value of this type for it.
+pub struct Posting<'a> {
+    ring: &'a WorkRing,
+}
+
+impl<'a> Posting<'a> {
+    #[inline(always)]
+    fn state(&mut self) -> &mut State {
+        // SAFETY: by the invariants, this thread has the lock. The state is borrowed from `self`.
+        unsafe { self.ring.posting.kept() }
+    }
+
+    /// This value for a call, which gets one register instead of an address in memory.
+    #[inline(always)]
+    pub fn slots(&mut self) -> Slots<'_> {
+        // INVARIANT: `self` is borrowed as long as this value is used.
+        Slots(ManuallyDrop::new(Posting { ring: self.ring }))
+    }
+
+    /// The batch that the `ibv_wr_*` functions are building.
+    #[inline(always)]
+    pub fn batch(&mut self) -> &mut Batch {
+        &mut self.state().batch
+    }
+
+    /// The slot at `position`.
+    #[inline(always)]
+    pub fn slot(&self, position: u32) -> RingSlot<'a> {
+        self.ring.memory.slot(position)
+    }
+
+    /// The WQE in progress of the batch, and its slot.
+    #[inline(always)]
+    pub fn wqe(&mut self) -> Option<(&mut SendWqe, RingSlot<'a>)> {
+        let ring = self.ring;
+        let wqe = self.batch().wqe.as_mut()?;
+        let slot = ring.memory.slot(wqe.position());
+        Some((wqe, slot))
+    }
+
+    /// Gives the reserved slots back, and releases the lock.
+    #[inline]
+    pub fn withdraw(mut self) {
+        self.state().queue.withdraw();
+    }
+
+    /// Hands the WQEs in the reserved slots to the device, and releases the lock. Returns whether
+    /// the doorbell must be rung. That may take long, since the device may be emulated, so it is
+    /// done without the lock.
+    #[inline]
+    pub fn publish(mut self) -> bool {
+        let ring = self.ring;
+        let queue = &mut self.state().queue;
+        // A poller that sees a completion of these work requests sees this store too.
+        ring.head.store(queue.reserved(), Ordering::Relaxed);
+        // SAFETY: the queue was made with the layout of the ring.
+        queue.publish(unsafe { ring.memory.unchecked() })
+    }
+}
+
+impl Drop for Posting<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: by the invariants, this thread has kept the guard.
+        drop(unsafe { self.ring.posting.resume() });
+    }
+}
+
+/// The slots of a ring, for one call under the lock of a [`Posting`].
+pub struct Slots<'a>(ManuallyDrop<Posting<'a>>);
+
+impl<'a> Slots<'a> {
+    /// Takes the next slot for a work request with the application's id `wr_id`. Returns the
+    /// position and the slot, or `None` when the queue is full.
+    #[inline]
+    pub fn reserve(mut self, wr_id: u64) -> Option<(u32, RingSlot<'a>)> {
+        let ring = self.0.ring;
+        let queue = &mut self.0.state().queue;
+        let position = match queue.reserve() {
+            Some(position) => position,
+            None => ring.reclaim(queue)?,
+        };
+        let slot = ring.memory.slot(position);
+        ring.wr_id(position).store(wr_id, Ordering::Relaxed);
+        Some((position, slot))
     }
 }
 
@@ -203,6 +267,134 @@ impl WorkRing {
 #[cold]
 fn not_outstanding() -> Option<u64> {
     None
+}
+
+/// A list of work requests of type `W`.
+pub struct List<'a, W> {
+    first: *mut W,
+    lifetime: PhantomData<&'a W>,
+}
+
+impl<'a, W: WorkRequest + 'a> List<'a, W> {
+    /// The list that starts with `first`.
+    ///
+    /// # Safety
+    ///
+    /// `first` and each `next` are null or work requests that are valid during `'a`. So are their
+    /// SGEs and, for inline work requests, the memory of these SGEs. Address handles are of this
+    /// provider; windows and their MRs are valid.
+    pub unsafe fn new(first: *mut W) -> Self {
+        Self {
+            first,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// The first work request that is still on the list, or null.
+    #[inline]
+    pub fn first(&self) -> *mut W {
+        self.first
+    }
+
+    /// The work request at [`first`](Self::first), if there is one.
+    #[inline(always)]
+    pub fn front(&self) -> Option<W::View<'a>> {
+        // SAFETY: by the contract of new(), this is null or a valid work request.
+        let wr: Option<&'a W> = unsafe { self.first.as_ref() };
+        wr.map(|wr| wr.view())
+    }
+
+    /// Removes the first work request from the list.
+    #[inline(always)]
+    pub fn pop(&mut self) {
+        // SAFETY: as in `front`.
+        if let Some(wr) = unsafe { self.first.as_ref() } {
+            self.first = wr.next();
+        }
+    }
+
+    /// Calls `post` with each work request and removes it from the list, until `post` fails.
+    /// Returns the error number of `post`, or 0.
+    #[inline]
+    pub fn try_each(&mut self, mut post: impl FnMut(W::View<'a>) -> Result<(), c_int>) -> c_int {
+        while let Some(wr) = self.front() {
+            if let Err(errno) = post(wr) {
+                return errno;
+            }
+            self.pop();
+        }
+        0
+    }
+}
+
+/// A work request of C.
+pub trait WorkRequest: Sized {
+    /// The type with which the provider reads the work request.
+    type View<'a>
+    where
+        Self: 'a;
+    /// The view of this work request.
+    fn view(&self) -> Self::View<'_>;
+    /// The next work request of its list, or null.
+    fn next(&self) -> *mut Self;
+}
+
+/// `num_sge` SGEs at `list`, or `None` if their number is negative or greater than `max`.
+///
+/// # Safety
+///
+/// The SGEs are valid for `'a`.
+#[inline]
+pub unsafe fn sges<'a>(
+    list: *const ffi::ibv_sge,
+    num_sge: i32,
+    max: u32,
+) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
+    let count = num_sge as u32;
+    let sge = move |index: u32| {
+        // SAFETY: `index` is less than the number of the caller's SGEs.
+        let sge = unsafe { list.add(index as usize) };
+        // SAFETY: the SGE is valid.
+        unsafe { assert_unchecked(!sge.is_null()) };
+        // SAFETY: the SGE is valid.
+        unsafe { &*sge }
+    };
+    (count <= max).then(|| (0..count).map(sge))
+}
+
+/// Writes `sges` at `offset`.
+///
+/// # Safety
+///
+/// The slot has room for them.
+#[inline]
+pub unsafe fn write_sges<'a>(
+    slot: RingSlot<'_>,
+    offset: usize,
+    mut sges: impl Iterator<Item = &'a ffi::ibv_sge>,
+) {
+    // SAFETY: the slot has room for the SGEs.
+    let write = |index: usize, sge: &ffi::ibv_sge| unsafe {
+        slot.write(offset + index * Sge::SIZE, &Sge::from(sge).to_bytes())
+    };
+    // Most work requests have one SGE, which needs no loop.
+    if let Some(first) = sges.next() {
+        write(0, first);
+        for (index, sge) in sges.enumerate() {
+            write(index + 1, sge);
+        }
+    }
+}
+
+impl From<&ffi::ibv_sge> for Sge {
+    #[inline]
+    fn from(sge: &ffi::ibv_sge) -> Self {
+        Self {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -218,30 +410,28 @@ mod tests {
         WorkRing::new(memory, Threads::MANY).unwrap()
     }
 
-    fn publish(ring: &WorkRing, queue: &mut WorkQueue) {
-        // SAFETY: each test has one ring, so the queue belongs to it.
-        unsafe { ring.publish(queue) };
+    fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u32> {
+        reserve_next(&mut ring.lock(), wr_id)
     }
 
-    fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u32> {
-        ring.reserve(&mut ring.lock(), wr_id)
-            .map(|(position, _)| position)
+    fn reserve_next(posting: &mut Posting<'_>, wr_id: u64) -> Option<u32> {
+        let reserved = posting.slots().reserve(wr_id);
+        reserved.map(|(position, _)| position)
     }
 
     #[test]
     fn completions_free_slots_and_return_the_application_s_ids() {
         let ring = ring(4);
         for turn in 0..50_000u64 {
-            let mut queue = ring.lock();
+            let mut posting = ring.lock();
             let mut positions = Vec::new();
-            while let Some((position, _)) =
-                ring.reserve(&mut queue, (turn << 8) + positions.len() as u64)
+            while let Some(position) =
+                reserve_next(&mut posting, (turn << 8) + positions.len() as u64)
             {
                 positions.push(position);
             }
             assert_eq!(positions.len(), 4);
-            publish(&ring, &mut queue);
-            drop(queue);
+            posting.publish();
             assert_eq!(ring.complete(u64::from(positions[0])), Some(turn << 8));
             assert_eq!(
                 ring.complete(u64::from(positions[3])),
@@ -262,11 +452,11 @@ mod tests {
     fn a_work_request_completes_once() {
         let ring = ring(4);
         for turn in 0..50_000u64 {
-            let mut queue = ring.lock();
-            let positions = [0, 1, 2].map(|id| ring.reserve(&mut queue, 3 * turn + id).unwrap().0);
+            let mut posting = ring.lock();
+            let positions = [0, 1, 2].map(|id| reserve_next(&mut posting, 3 * turn + id).unwrap());
             let complete = |at: usize| ring.complete(positions[at].into());
             assert_eq!(complete(0), None, "not posted");
-            publish(&ring, &mut queue);
+            posting.publish();
             let unposted = positions[2].wrapping_add(1);
             assert_eq!(ring.complete(unposted.into()), None);
             assert_eq!(complete(1), Some(3 * turn + 1));
@@ -280,12 +470,11 @@ mod tests {
     #[test]
     fn completions_of_what_was_not_posted_free_nothing() {
         let ring = ring(4);
-        let mut queue = ring.lock();
+        let mut posting = ring.lock();
         for id in 0..4 {
-            ring.reserve(&mut queue, id).unwrap();
+            reserve_next(&mut posting, id).unwrap();
         }
-        publish(&ring, &mut queue);
-        drop(queue);
+        posting.publish();
         for position in [4, 7, 0x8000_0000, 0xffff_ffff] {
             ring.complete(position);
             assert_eq!(reserve(&ring, 0), None);
@@ -298,12 +487,11 @@ mod tests {
     #[test]
     fn reset_frees_everything() {
         let ring = ring(4);
-        let mut queue = ring.lock();
+        let mut posting = ring.lock();
         for id in 0..3 {
-            ring.reserve(&mut queue, id).unwrap();
+            reserve_next(&mut posting, id).unwrap();
         }
-        publish(&ring, &mut queue);
-        drop(queue);
+        posting.publish();
         ring.reset();
         assert_eq!(reserve(&ring, 9), Some(3));
         for id in 0..3 {

@@ -2,14 +2,13 @@
 
 //! Control verbs between `ibv_start_poll` and `ibv_end_poll`, on the polled CQ.
 
-mod common;
 #[path = "common/extended.rs"]
 mod extended_cq;
 
 use std::thread;
 
-use common::*;
 use extended_cq::*;
+use provider_testkit::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::cq::Cq;

@@ -3,11 +3,9 @@
 //! The `ibv_wr_*` functions: each builds the same WQEs as `ibv_post_send`, and a batch is posted as
 //! a whole or not at all.
 
-mod common;
-
 use std::ptr;
 
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::ib::FlushTypes;
 use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::wqe::AtomicWrite;
@@ -134,7 +132,6 @@ fn wqes_are_those_of_post_send() {
     }
 }
 
-// abi
 #[test]
 fn atomic_writes_and_flushes_are_built_only() {
     let shared = shared();
@@ -152,10 +149,12 @@ fn atomic_writes_and_flushes_are_built_only() {
     assert_eq!(call!(wr.wr_complete()), 0);
     let (_, bytes) = device.fetch().unwrap();
     let header = SqHeader::decode(&bytes).unwrap();
+    // abi: R-662
     assert_eq!(
         (header.opcode, header.num_sge),
         (ffi::IBV_WR_ATOMIC_WRITE, 0)
     );
+    // abi
     let expected = AtomicWrite {
         remote_addr: ADDR,
         data,
@@ -166,12 +165,19 @@ fn atomic_writes_and_flushes_are_built_only() {
         let (_, bytes) = device.fetch().unwrap();
         let header = SqHeader::decode(&bytes).unwrap();
         assert_eq!((header.opcode, header.num_sge), (ffi::IBV_WR_FLUSH, 0));
+        // abi: R-741
         let expected = Flush {
+            // abi: R-742
             remote_addr: ADDR,
+            // abi: R-743
             length,
+            // abi: R-744
             rkey: RKEY,
+            // abi: R-745
             types: FlushTypes::GLOBAL,
+            // abi: R-746
             level,
+            // abi: R-747
             reserved: [0; 6],
         };
         assert_eq!(Flush::load(&header.wr), expected);

@@ -3,14 +3,12 @@
 //! Completions and their events through the C entry points. The tests use the device side of the
 //! rings in place of a device.
 
-mod common;
-
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcStatus;
 use virtio_rdma_abi::number::Cqn;

@@ -2,14 +2,13 @@
 
 //! Extended CQs: completions polled one by one and read field by field.
 
-mod common;
 #[path = "common/extended.rs"]
 mod extended_cq;
 
 use std::thread;
 
-use common::*;
 use extended_cq::*;
+use provider_testkit::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::ib::WcStatus;

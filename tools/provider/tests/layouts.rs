@@ -33,7 +33,6 @@ fn count_of(function: &str, first: u32, release: u32) -> usize {
     first as usize + ARGUMENTS.iter().filter(is_added).count()
 }
 
-/// Operations of a layout.
 fn operations_of(layout: &Layout) -> Vec<&'static str> {
     let has = |(name, since): (&'static str, u32)| (since <= layout.since).then_some(name);
     layouts::operations().filter_map(has).collect()

@@ -39,13 +39,13 @@ fn count(change: isize) {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1);
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: the caller's layout has a size other than 0.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-1);
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: the caller's memory is that of an `alloc` with this layout.
         unsafe { System.dealloc(memory, layout) };
     }
 }

@@ -2,8 +2,6 @@
 
 //! An exhausted heap: verbs fail with `ENOMEM`, lose nothing and can be called again.
 
-mod common;
-
 use std::alloc::GlobalAlloc;
 use std::alloc::Layout;
 use std::alloc::System;
@@ -11,7 +9,7 @@ use std::cell::Cell;
 use std::io;
 use std::ptr;
 
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_provider::ah::Ah;
@@ -46,20 +44,21 @@ fn succeeds() -> bool {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match succeeds() {
-            // SAFETY: by the function's safety requirements.
+            // SAFETY: the caller's layout has a size other than 0.
             true => unsafe { System.alloc(layout) },
             false => ptr::null_mut(),
         }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: by the function's safety requirements.
+        // SAFETY: the caller's memory is that of an `alloc` with this layout.
         unsafe { System.dealloc(memory, layout) };
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         match succeeds() {
-            // SAFETY: by the function's safety requirements.
+            // SAFETY: the caller's memory is that of an `alloc` with this layout, and `size` is not
+            // 0.
             true => unsafe { System.realloc(memory, layout, size) },
             false => ptr::null_mut(),
         }

@@ -2,9 +2,7 @@
 
 //! Work requests through the C entry points: their WQEs, and refused work requests.
 
-mod common;
-
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::uverbs::ContextFlags;
@@ -28,10 +26,15 @@ fn header(
     union: &[u8],
 ) -> Vec<u8> {
     let mut bytes = Vec::new();
+    // abi: R-601
     bytes.extend(num_sge.to_le_bytes());
+    // abi: R-602
     bytes.extend(flags.to_le_bytes());
+    // abi: R-603
     bytes.extend(opcode.to_le_bytes());
+    // abi: R-604
     bytes.extend(u64::from(position).to_le_bytes());
+    // abi: R-605
     bytes.extend(ex);
     bytes.extend(union);
     bytes
@@ -42,11 +45,10 @@ const RKEY: [u8; 4] = [0xcc, 0xbb, 0xaa, 0x99];
 
 /// The bytes of the header's union for an RDMA opcode.
 fn rdma() -> Vec<u8> {
+    // abi: R-633
     [&REMOTE_ADDR[..], &RKEY].concat()
 }
 
-// abi
-// abi, R-1160
 #[test]
 fn every_opcode_of_a_type_becomes_its_wqe() {
     let shared = shared();
@@ -55,17 +57,24 @@ fn every_opcode_of_a_type_becomes_its_wqe() {
     // The key to invalidate is a number, immediate data is bytes.
     let key = u32::from_ne_bytes(imm).to_le_bytes();
     for (qp_type, opcode, ex, union) in [
+        // abi: R-613
         (ffi::IBV_QPT_RC, ffi::IBV_WR_RDMA_WRITE, imm, rdma()),
+        // abi: R-614
         (
             ffi::IBV_QPT_RC,
             ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
             imm,
             rdma(),
         ),
+        // abi: R-615
         (ffi::IBV_QPT_RC, ffi::IBV_WR_SEND, imm, Vec::new()),
+        // abi: R-616
         (ffi::IBV_QPT_RC, ffi::IBV_WR_SEND_WITH_IMM, imm, Vec::new()),
+        // abi: R-622
         (ffi::IBV_QPT_RC, ffi::IBV_WR_SEND_WITH_INV, key, Vec::new()),
+        // abi: R-617
         (ffi::IBV_QPT_RC, ffi::IBV_WR_RDMA_READ, imm, rdma()),
+        // abi: R-620
         (ffi::IBV_QPT_RC, ffi::IBV_WR_LOCAL_INV, key, Vec::new()),
         (ffi::IBV_QPT_UC, ffi::IBV_WR_RDMA_WRITE, imm, rdma()),
         (
@@ -94,18 +103,21 @@ fn every_opcode_of_a_type_becomes_its_wqe() {
         wr.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm);
         assert_eq!(post_send(&qp, &mut wr).0, 0);
 
+        // abi: R-502
         let (position, bytes) = device.fetch().unwrap();
+        // abi: R-632, R-1160
         let expected = header(3, 7, opcode, position, ex, &union);
+        // abi
         assert_eq!(bytes[..expected.len()], expected, "opcode {opcode}");
         for (index, sge) in sges.iter().enumerate() {
             let at = SqHeader::SIZE + index * Sge::SIZE;
+            // abi: R-661
             assert_eq!(Sge::decode(&bytes[at..]).unwrap(), Sge::from(sge));
         }
         assert_eq!(device.fetch(), None);
     }
 }
 
-// abi
 #[test]
 fn atomics_name_a_word_and_two_values() {
     let shared = shared();
@@ -113,7 +125,9 @@ fn atomics_name_a_word_and_two_values() {
     let qp = qp(&shared, &cq, &CAP, QPN);
     let mut device = Work::new(&qp.rings().send);
     for opcode in [
+        // abi: R-618
         ffi::IBV_WR_ATOMIC_CMP_AND_SWP,
+        // abi: R-619
         ffi::IBV_WR_ATOMIC_FETCH_AND_ADD,
     ] {
         let mut sges = [sge(0x1000, 8, 7)];
@@ -126,19 +140,24 @@ fn atomics_name_a_word_and_two_values() {
         };
         assert_eq!(post_send(&qp, &mut wr).0, 0);
         let (position, bytes) = device.fetch().unwrap();
+        // abi: R-636
         let union = [
+            // abi: R-637
             &REMOTE_ADDR[..],
+            // abi: R-638
             &[8, 7, 6, 5, 4, 3, 2, 1],
+            // abi: R-639
             &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11],
+            // abi: R-640
             &RKEY,
         ]
         .concat();
         let expected = header(1, 1, opcode, position, [0; 4], &union);
+        // abi: R-662
         assert_eq!(bytes[..expected.len()], expected);
     }
 }
 
-// abi
 #[test]
 fn bindings_name_window_region_and_key() {
     let shared = shared();
@@ -164,17 +183,26 @@ fn bindings_name_window_region_and_key() {
             };
             assert_eq!(post_send(&qp, &mut wr).0, 0);
             let (position, bytes) = device.fetch().unwrap();
+            // abi: R-381
             let union = [
+                // abi: R-382
                 &REMOTE_ADDR[..],
+                // abi: R-383
                 &[8, 7, 6, 5, 4, 3, 2, 1],
+                // abi: R-384
                 &[0xff, 3, 2, 1],
+                // abi: R-385
                 &[0x77, 3, 2, 1],
+                // abi: R-386
                 &lkey.to_le_bytes(),
+                // abi: R-387
                 &[0x24, 0, 0, 0],
+                // abi: R-388
                 &[0; 4],
             ]
             .concat();
             let expected = header(0, 2, ffi::IBV_WR_BIND_MW, position, [0; 4], &union);
+            // abi
             assert_eq!(bytes[..expected.len()], expected);
         }
     }
@@ -227,7 +255,6 @@ fn without_windows_nothing_is_bound() {
     assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
 }
 
-// abi
 #[test]
 fn datagrams_carry_their_destination() {
     let shared = shared();
@@ -247,13 +274,18 @@ fn datagrams_carry_their_destination() {
         wr.wr.ud = ud(&ah);
         assert_eq!(post_send(&qp, &mut wr).0, 0);
         let (position, bytes) = device.fetch().unwrap();
+        // abi: R-770
         let union = [
+            // abi: R-771
             &[0x33, 0x22, 0x11, 0][..],
+            // abi: R-772
             &[0x44, 0x33, 0x22, 0x11],
+            // abi: R-773
             &av().to_bytes(),
         ]
         .concat();
         let expected = header(1, flags, opcode, position, [0; 4], &union);
+        // abi: R-662
         assert_eq!(bytes[..expected.len()], expected);
         if inline {
             assert_eq!(&bytes[INLINE_OFFSET..INLINE_OFFSET + 5], b"hello");
@@ -508,7 +540,7 @@ fn inline_room_is_what_the_slots_have() {
         qp.report(&mut told);
         assert_eq!(told.max_inline_data, room, "{sges} SGEs, {asked} bytes");
         let payload = [0u8; 513];
-        // The payload of a posted list is a SGE.
+        // The payload of a posted list is an SGE.
         let fits = if sges == 0 { libc::EINVAL } else { 0 };
         for (length, expected) in [(room, fits), (room + 1, libc::EINVAL)] {
             let mut whole = [sge(payload.as_ptr() as u64, length, 0)];

@@ -3,8 +3,6 @@
 //! Control verbs and CQ resizes in other threads while one thread polls. The tests use the device
 //! side of the rings in place of a device.
 
-mod common;
-
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +12,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use common::*;
+use provider_testkit::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::SqHeader;

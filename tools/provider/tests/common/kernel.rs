@@ -41,7 +41,6 @@ pub struct Kernel {
     pub moved: Vec<u8>,
     /// Versions that the module supports.
     pub spoken: Versions,
-    /// The operations of contexts.
     operations: Option<ffi::verbs_context_ops>,
     /// Bytes by which libibverbs' contexts are longer than the provider knows.
     pub longer: usize,
@@ -154,7 +153,7 @@ impl Kernel {
 ///
 /// `core` is followed by `len` valid bytes.
 unsafe fn after<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `core` is followed by `len` valid bytes.
     unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
 }
 
@@ -165,7 +164,7 @@ unsafe fn after<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
 /// `context` has the length of the loaded libibverbs' contexts.
 unsafe fn end_of(context: *mut ffi::verbs_context) -> *mut ffi::ibv_context {
     let size = layout().expect("a known libibverbs").context_size;
-    // SAFETY: by the function's safety requirements.
+    // SAFETY: `context` has the length of the loaded libibverbs' contexts.
     unsafe {
         context
             .byte_add(size - size_of::<ffi::ibv_context>())

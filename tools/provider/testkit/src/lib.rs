@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A QP and its CQs without a kernel, and the device side of their rings.
-#![allow(dead_code)]
+//! A QP and its CQs without a kernel, and the device side of their rings: for the provider's tests,
+//! its fuzz target and its count of instructions.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -35,8 +35,9 @@ use virtio_rdma_provider::ffi;
 use virtio_rdma_provider::lock::Threads;
 use virtio_rdma_provider::memory::DoorbellPage;
 use virtio_rdma_provider::memory::RingMap;
-use virtio_rdma_provider::qp;
 use virtio_rdma_provider::qp::Qp;
+use virtio_rdma_provider::recv;
+use virtio_rdma_provider::send;
 use virtio_rdma_provider::srq;
 use virtio_rdma_provider::srq::Srq;
 use virtio_rdma_provider::work_ring::WorkRing;
@@ -233,14 +234,14 @@ pub fn window_and_region() -> (ffi::ibv_mw, ffi::ibv_mr) {
 pub fn post_send(qp: &Qp, wr: &mut ffi::ibv_send_wr) -> (i32, *mut ffi::ibv_send_wr) {
     let mut bad = ptr::null_mut();
     // SAFETY: the QP is this provider's, and the list is the caller's.
-    (unsafe { qp::post_send(qp.as_ibv(), wr, &mut bad) }, bad)
+    (unsafe { send::post_send(qp.as_ibv(), wr, &mut bad) }, bad)
 }
 
 /// Posts a list of receives and returns the status and the refused work request.
 pub fn post_recv(qp: &Qp, wr: &mut ffi::ibv_recv_wr) -> (i32, *mut ffi::ibv_recv_wr) {
     let mut bad = ptr::null_mut();
     // SAFETY: the QP is this provider's, and the list is the caller's.
-    (unsafe { qp::post_recv(qp.as_ibv(), wr, &mut bad) }, bad)
+    (unsafe { recv::post_recv(qp.as_ibv(), wr, &mut bad) }, bad)
 }
 
 /// Polls up to `max` completions; an error is negative.
