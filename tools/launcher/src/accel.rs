@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 
 use clap::ValueEnum;
 
-use crate::tsc;
+use crate::tsc::Measurement;
 
 /// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,8 +88,8 @@ impl Accel {
         }
     }
 
-    /// The kernel parameters for the accelerator.
-    pub fn command_line(self) -> String {
+    /// The kernel parameters for the accelerator. `tsc` measures the host's time stamp counter.
+    pub fn command_line(self, tsc: &Measurement) -> String {
         match self {
             Self::Kvm => String::new(),
             // - init_on_alloc: virtiofsd may fill a page of which QEMU has cached translated code.
@@ -100,7 +100,7 @@ impl Accel {
             // - no_timer_check: the kernel waits ten ticks of that counter for five timer
             //   interrupts and panics if they are late. Under KVM it skips this check.
             // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
-            Self::Tcg => emulated(tsc::khz()),
+            Self::Tcg => emulated(tsc.khz()),
             // The counter ticks once per instruction, and an instruction takes a nanosecond: 1 GHz.
             Self::Counted => emulated(1_000_000),
         }

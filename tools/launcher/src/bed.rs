@@ -17,13 +17,17 @@ use guest::setup::ROOT;
 use guest::PROGRAM;
 
 use crate::accel::Accel;
+use crate::host_check::{self, Needs};
 use crate::install::{Install, SharedDirectory};
+use crate::kernel_image;
 use crate::kernel_log::complaints;
+use crate::phases::Phases;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Event, GuestCommand, Router};
 use crate::run_dirs::RunDirs;
+use crate::tsc::Measurement;
 use crate::untrusted::{create, end, printable};
-use crate::vm::{Shape, Vm};
+use crate::vm::{Prepared, Shape, Vm};
 
 /// Interval at which a wait checks the limits of the run.
 const POLL: Duration = Duration::from_millis(100);
@@ -56,7 +60,7 @@ pub struct BedOptions {
     /// Accelerator of the guests, instead of automatic detection
     #[arg(long, value_name = "ACCEL")]
     pub accel: Option<Accel>,
-    /// Further arguments for the kernel's command line
+    /// Additional arguments for the kernel's command line
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub append: String,
     /// Two virtio entropy devices in each VM: one that answers and, in a later slot, one that never
@@ -71,6 +75,16 @@ pub struct BedOptions {
     pub allow_warnings: bool,
     #[command(flatten)]
     pub device: DeviceOptions,
+}
+
+impl BedOptions {
+    /// Resources of the machine that the guests need.
+    pub fn needs(&self) -> Needs {
+        Needs {
+            vms: self.vms,
+            mem: self.mem,
+        }
+    }
 }
 
 /// Reasons to end a run before its command has ended.
@@ -168,6 +182,8 @@ pub struct Bed {
     pub shape: Shape,
     /// The time until all guests were up.
     pub boot_time: Duration,
+    /// The phases of the start, with those of VM 1.
+    pub phases: Phases,
     ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
@@ -179,10 +195,12 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts the guests and brings their networks and devices up. If a guest's kernel panics
+    /// Starts the guests and brings their networks and devices up. Starts nothing on a machine that
+    /// lacks what they need. If a guest's kernel panics
     /// before its user space starts, starts all guests once more: under emulation, this happens
     /// about once in 400 boots.
     pub fn start(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
+        host_check::fits(options.needs())?;
         let name = ground.name;
         let booted = Self::boot(options, ground.clone(), limits.clone());
         let error = booted.as_ref().err();
@@ -195,7 +213,8 @@ impl Bed {
     }
 
     fn boot(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
-        let began = Instant::now();
+        let phases = Phases::new();
+        let tsc = Measurement::start();
         let dirs = RunDirs::new(&ground.install, ground.logs.as_deref())?;
         let shape = shape(options, &ground);
         let (daemons, wirings) = if options.device.no_device {
@@ -212,6 +231,7 @@ impl Bed {
             dirs,
             shape,
             boot_time: Duration::ZERO,
+            phases,
             ground,
             router: Router::new(Box::new(move |words| {
                 host.upgrade().context("the run has ended")?.command(words)
@@ -221,12 +241,26 @@ impl Bed {
             daemons,
             limits,
         };
-        let mut links = Vec::new();
-        for (number, wiring) in (1..).zip(&wirings) {
-            let (vm, link) = Vm::start(&bed.dirs, &bed.shape, number, wiring)?;
-            bed.vms.push(vm);
-            links.push(bed.router.attach(number, link)?);
+        let prepare = |(number, wiring)| Prepared::new(&bed.dirs, &bed.shape, number, wiring);
+        let prepared: Vec<_> = (1..).zip(&wirings).map(prepare).collect::<Result<_>>()?;
+        // Meanwhile, the daemons and the servers start.
+        if bed.shape.accel != Accel::Kvm {
+            let install = &mut bed.shape.install;
+            let cache = install.kernel_cache();
+            install.kernel =
+                kernel_image::unpacked(&install.kernel, cache.as_deref(), bed.dirs.run());
         }
+        bed.daemons.await_ready()?;
+        let mut links = Vec::new();
+        for (prepared, wiring) in prepared.into_iter().zip(&wirings) {
+            let (vm, link) = Vm::start(&bed.dirs, &bed.shape, prepared, wiring, &tsc)?;
+            links.push(bed.router.attach(vm.number, link)?);
+            bed.vms.push(vm);
+            if bed.vms.len() == 1 {
+                bed.phases.end("launcher");
+            }
+        }
+        let mut agent = Duration::ZERO;
         for (at, events) in links.iter().enumerate() {
             if bed.next(events)? != Event::Up {
                 let vm = &mut bed.vms[at];
@@ -244,29 +278,38 @@ impl Bed {
                     None => Error::msg(said),
                 });
             }
+            if at == 0 {
+                agent = bed.phases.elapsed();
+            }
         }
         // Complaints before user space has started are ignored: our module was not loaded yet.
         bed.new_complaints();
-        bed.bring_up()?;
-        bed.boot_time = began.elapsed();
+        let marks = bed.bring_up()?;
+        bed.boot_time = bed.phases.elapsed();
+        bed.phases.add_guest(&marks, agent)?;
+        bed.phases.end("all VMs");
         Ok(bed)
     }
 
-    /// Brings the networks and devices of all guests up, in parallel.
-    fn bring_up(&self) -> Result<()> {
+    /// Brings the networks and devices of all guests up, in parallel. Returns the phases that VM 1
+    /// has reported.
+    fn bring_up(&self) -> Result<String> {
         let running: Vec<_> = self
             .vms
             .iter()
             .map(|vm| (vm, self.ask(vm.number, "up")))
             .collect();
+        let mut first = None;
         for (vm, command) in running {
             let (status, output) = self.collect(&command)?;
+            let output = String::from_utf8_lossy(&output).into_owned();
             if status != Some(0) {
-                let what = printable(&String::from_utf8_lossy(&output));
+                let what = printable(&output);
                 bail!("can't bring VM {} up:\n{}", vm.number, what.trim());
             }
+            first.get_or_insert(output);
         }
-        Ok(())
+        Ok(first.unwrap_or_default())
     }
 
     /// Runs our program in a guest, with the argument `what`.
@@ -325,6 +368,11 @@ impl Bed {
         }
     }
 
+    /// Processor time of all QEMUs.
+    pub fn processor_time(&self) -> Duration {
+        self.vms.iter().map(Vm::processor_time).sum()
+    }
+
     /// Whether all guests and daemons are still running.
     pub fn is_whole(&mut self) -> bool {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
@@ -339,6 +387,11 @@ impl Bed {
         // QEMU may still be running for a moment, but it prints nothing after a failed assertion.
         let said = self.vms.iter().map(|vm| tail(&vm.messages));
         said.filter_map(|said| failed_assertion(&said)).next()
+    }
+
+    /// The QPs whose work stands still, each with the reason.
+    pub fn stalled(&self) -> Vec<String> {
+        self.daemons.stalled()
     }
 
     /// Failures of daemons since the last call, and complaints of guests' kernels.

@@ -5,11 +5,14 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::{parent_id, CommandExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{bail, Context, Result};
+use rustix::io::{fcntl_setfd, FdFlags};
 use rustix::process::{set_parent_process_death_signal, setsid, Signal};
 
 /// Subcommand of this program that executes another program, which is killed with its parent.
@@ -23,6 +26,24 @@ pub fn command() -> Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     command.arg(CHILD).arg(std::process::id().to_string());
     Ok(command)
+}
+
+/// Held while a process starts. Otherwise a process that another thread starts at this moment could
+/// inherit the files too, and their far ends would not notice the end of the process.
+static START: Mutex<()> = Mutex::new(());
+
+/// Starts a process that inherits `files` under the same numbers. The caller closes its own files
+/// afterwards. All processes that outlive a function of this program are started here.
+pub fn spawn(command: &mut Command, files: &[BorrowedFd<'_>]) -> io::Result<Child> {
+    let _start = START.lock().unwrap_or_else(PoisonError::into_inner);
+    for file in files {
+        fcntl_setfd(file, FdFlags::empty())?;
+    }
+    let child = command.spawn();
+    for file in files {
+        fcntl_setfd(file, FdFlags::CLOEXEC)?;
+    }
+    child
 }
 
 /// Executes a program that is killed with its parent. `words` has the parent's process id, the
@@ -62,15 +83,16 @@ pub struct Kept {
 impl Kept {
     /// Takes ownership of a directory.
     pub fn new(dir: PathBuf) -> Result<Self> {
-        let cleaner = Command::new(env::current_exe()?)
+        let mut command = Command::new(env::current_exe()?);
+        command
             .arg(CLEANER)
             .arg(&dir)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("can't start the cleaner of the run's files")?;
+            .stderr(Stdio::null());
+        let cleaner = spawn(&mut command, &[]);
+        let cleaner = cleaner.context("can't start the cleaner of the run's files")?;
         Ok(Self { dir, cleaner })
     }
 

@@ -127,10 +127,9 @@ struct Namespace(ReapedChild);
 
 impl Namespace {
     fn new(setup: &[String]) -> Result<Self> {
-        let holder = child::command()?
-            .args(["unshare", "--net", "sleep", "infinity"])
-            .spawn()
-            .context("can't start unshare")?;
+        let mut command = child::command()?;
+        command.args(["unshare", "--net", "sleep", "infinity"]);
+        let holder = child::spawn(&mut command, &[]).context("can't start unshare")?;
         let mut namespace = Self(ReapedChild(holder));
         namespace
             .await_own()

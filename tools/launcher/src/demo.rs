@@ -28,7 +28,7 @@ struct Figure {
     unit: String,
 }
 
-/// Runs the guests' script through this program's `run`, with further options for `run`. Returns
+/// Runs the guests' script through this program's `run`, with additional options for `run`. Returns
 /// the status.
 pub fn demo(script: &Path, options: &[OsString]) -> Result<u8> {
     let began = Instant::now();

@@ -24,7 +24,7 @@ const MARK: (u64, [u8; 2]) = (0x438, [0x53, 0xef]);
 #[derive(Debug)]
 pub struct Disk {
     file: PathBuf,
-    _lock: File,
+    locked: File,
 }
 
 impl Disk {
@@ -55,12 +55,12 @@ impl Disk {
                 .with_context(|| format!("--overlay: no file system on {}", file.display()))?;
         } else if !is_formatted(&disk) {
             bail!(
-                "--overlay: {} is no disk of an earlier run, or was never finished: remove it, or \
-                 give another directory",
+                "--overlay: {} is not a disk of an earlier run, or was never finished: remove it, \
+                 or give another directory",
                 file.display()
             );
         }
-        Ok(Self { file, _lock: disk })
+        Ok(Self { file, locked: disk })
     }
 
     /// QEMU's arguments for the disk.
@@ -71,6 +71,14 @@ impl Disk {
             value(&self.file)
         );
         ["-drive", &file, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Closing the file would not end the lock while a process that was just started has a copy
+        // of the descriptor. An error leaves the lock to the last copy.
+        let _ = flock(&self.locked, FlockOperation::Unlock);
     }
 }
 
@@ -136,6 +144,9 @@ mod tests {
         let disk = Disk::open(&mke2fs, &dir.0, 1).unwrap();
         let error = Disk::open(&mke2fs, &dir.0, 1).unwrap_err().to_string();
         assert!(error.contains("another run uses"), "{error}");
+        // A process that another thread starts has copies of all descriptors until it executes its
+        // program.
+        let _copy = disk.locked.try_clone().unwrap();
         drop(disk);
         Disk::open(&mke2fs, &dir.0, 1).unwrap();
     }
@@ -145,7 +156,7 @@ mod tests {
         let dir = Dir::new("other");
         let mke2fs = put(&dir, b"my own image");
         let error = Disk::open(&mke2fs, &dir.0, 1).unwrap_err().to_string();
-        assert!(error.contains("no disk of an earlier run"), "{error}");
+        assert!(error.contains("not a disk of an earlier run"), "{error}");
         assert_eq!(fs::read(dir.0.join("vm1.img")).unwrap(), b"my own image");
     }
 }

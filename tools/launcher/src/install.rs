@@ -12,6 +12,7 @@ use anyhow::{bail, Context, Result};
 use guest::setup::{Place, Setup, Share, ROOT};
 
 use crate::child;
+use crate::kernel_image;
 
 /// The share with a bundle's files for guests: its tag and its mount point.
 const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
@@ -207,18 +208,30 @@ impl Install {
         Ok(&self.bundled()?.share.at)
     }
 
+    /// The directory for unpacked kernels.
+    pub fn kernel_cache(&self) -> Option<PathBuf> {
+        match &self.checkout {
+            Some(top) => Some(top.join("build/cache")),
+            None => kernel_image::user_cache(),
+        }
+    }
+
     fn bundled(&self) -> Result<&SharedDirectory> {
-        self.source.as_ref().context("this is no bundle")
+        self.source.as_ref().context("this is not a bundle")
     }
 }
 
-/// The sysroot's kernel image, and the directory of its modules.
+/// The sysroot's kernel image, and the directory of the modules that guests load at their start.
 fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
     let release = built.join("kernel.release");
     let release = fs::read_to_string(&release)
         .with_context(|| format!("no {}: run `make setup`", release.display()))?;
-    let tree = Path::new("/usr/lib/modules").join(release.trim());
-    Ok((tree.join("vmlinuz.unsigned"), tree))
+    let installed = Path::new("/usr/lib/modules").join(release.trim());
+    let tree = built.join("modules").join(release.trim());
+    if !tree.is_dir() {
+        bail!("no {}: run `make tools`", tree.display());
+    }
+    Ok((installed.join("vmlinuz.unsigned"), tree))
 }
 
 /// The kernel image in a directory, and the directory of its modules, both without symbolic links:

@@ -3,17 +3,19 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
+use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{kill_process, Pid, Signal};
 
+use crate::ctl::{self, DAEMON};
 use crate::daemon_links::{DaemonLinks, Uplinks};
 use crate::install::{Install, Program};
 use crate::reaper::{Log, ReapedChild};
@@ -22,6 +24,10 @@ use crate::vm::{Nic, Rdma, Wiring};
 
 /// Time limit until a daemon's sockets listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit of the requests to all daemons.
+const CTL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of requests to a daemon at a time. It serves twice as many clients.
+const AT_ONCE: usize = 8;
 /// Time limit for a daemon's end after a SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -93,7 +99,7 @@ fn mac(vm: usize, port: u8) -> String {
     format!("52:54:00:09:{:02x}:{vm:02x}", port - 1)
 }
 
-/// The MAC address of the further network interface for rxe.
+/// The MAC address of the additional network interface for rxe.
 fn mac_beside(vm: usize) -> String {
     format!("52:54:00:0a:00:{vm:02x}")
 }
@@ -120,7 +126,7 @@ fn interface(dirs: &RunDirs, vm: usize, port: u8) -> (Nic, PathBuf) {
 /// Joins at most two guests without a daemon: each sends to the other one.
 pub fn wire_directly(dirs: &RunDirs, vms: usize) -> Result<Vec<Wiring>> {
     if vms > 2 {
-        bail!("without the device's switch, two VMs are the most that can be joined");
+        bail!("without the device's switch, at most two VMs can be joined");
     }
     let socket = |vm| dirs.run().join(format!("vm{vm}.net"));
     Ok((1..=vms)
@@ -148,9 +154,8 @@ pub struct Daemons {
 }
 
 impl Daemons {
-    /// Starts one daemon for all guests or, with `--joined`, one for each guest, and waits until
-    /// their sockets listen. Guests with rxe have an uplink instead of a port. Each guest has `mem`
-    /// MiB of memory.
+    /// Starts one daemon for all guests or, with `--joined`, one for each guest. Guests with rxe
+    /// have an uplink instead of a port. Each guest has `mem` MiB of memory.
     pub fn start(
         dirs: &RunDirs,
         install: &Install,
@@ -164,7 +169,7 @@ impl Daemons {
         let devices = vms
             .checked_sub(usize::from(options.rxe))
             .filter(|devices| *devices > 0)
-            .with_context(|| format!("with --rxe {} there are too few VMs", options.rxe))?;
+            .with_context(|| format!("--rxe {} leaves no VM for the device", options.rxe))?;
         let ports = options.ports.unwrap_or(1);
         let wirings: Vec<_> = (1..=vms)
             .map(|vm| {
@@ -212,7 +217,19 @@ impl Daemons {
                 None => program.command()?,
             };
             command.args(arguments(options, at));
+            let daemon = match number {
+                1 => DAEMON.to_owned(),
+                _ => format!("{DAEMON}{}", at + 1),
+            };
+            let log = dirs.logs.join(format!("{daemon}.log"));
+            let socket = ctl::socket(dirs.run(), &daemon);
+            // No ports are added, so the daemon need not prepare for any.
+            command
+                .arg("--ctl")
+                .arg(&socket)
+                .args(["--spare-ports", "0"]);
             let mut vms = Vec::new();
+            let mut ports = Vec::new();
             for (wiring, vm) in wirings.iter().zip(1..) {
                 // Guests without the device are connected to the last daemon.
                 if number == 1 || vm.min(number) == at + 1 {
@@ -223,6 +240,10 @@ impl Daemons {
                             .arg(unix_uplink(&nic.remote, &nic.local));
                     }
                     vms.push(vm);
+                    if matches!(wiring.rdma, Rdma::Virtio(_)) {
+                        let further = wiring.further.iter().zip(2..).map(|(_, number)| number);
+                        ports.extend([1].into_iter().chain(further).map(|port| name(vm, port)));
+                    }
                 }
             }
             if let Some(links) = &links {
@@ -230,11 +251,12 @@ impl Daemons {
                     command.arg("--uplink").arg(uplink);
                 }
             }
-            let log = match number {
-                1 => "rdmad.log".to_owned(),
-                _ => format!("rdmad{}.log", at + 1),
+            let control = Control {
+                program: program.clone(),
+                socket,
+                ports,
             };
-            running.push(Daemon::start(command, dirs.logs.join(log), vms)?);
+            running.push(Daemon::start(command, log, control, vms)?);
         }
         let daemons = Self {
             started: running.len(),
@@ -242,6 +264,11 @@ impl Daemons {
             _links: links,
         };
         Ok((daemons, wirings))
+    }
+
+    /// Waits until the sockets of all daemons listen.
+    pub fn await_ready(&self) -> Result<()> {
+        self.lock().iter_mut().try_for_each(Daemon::await_ready)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Daemon>> {
@@ -270,8 +297,19 @@ impl Daemons {
         found
     }
 
+    /// The QPs whose work stands still, each with the reason. Ports about which no daemon has
+    /// responded in time are left out.
+    pub fn stalled(&self) -> Vec<String> {
+        let until = Instant::now() + CTL_TIMEOUT;
+        let running = self.lock();
+        let controls = running.iter().map(|daemon| &daemon.control);
+        controls
+            .flat_map(|control| control.stalled(until))
+            .collect()
+    }
+
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
-    /// `daemon stop VM` stops it, and `daemon continue VM` lets it go on.
+    /// `daemon stop VM` stops it, and `daemon continue VM` lets it continue.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let ["daemon", act @ ("kill" | "stop" | "continue"), vm] = words[..] else {
@@ -300,33 +338,38 @@ struct Daemon {
     process: ReapedChild,
     /// The daemon's output.
     log: Log,
+    control: Control,
     /// The guests at the daemon's switch.
     vms: Vec<usize>,
     /// Whether the daemon was killed at a guest's request.
     killed: bool,
+    /// The pipe into which the daemon writes a byte when its sockets listen.
+    ready: File,
 }
 
 impl Daemon {
-    fn start(mut command: Command, log: PathBuf, vms: Vec<usize>) -> Result<Self> {
-        // The child inherits the write end of the pipe under the same number. This process then
-        // closes its own copy, so that the pipe ends with the child.
-        let (ready, signal) = rustix::pipe::pipe()?;
-        command
-            .arg("--ready-fd")
-            .arg(signal.as_raw_fd().to_string());
-        let mut daemon = Self {
-            process: ReapedChild::spawn(&mut command, &log)?,
+    fn start(
+        mut command: Command,
+        log: PathBuf,
+        control: Control,
+        vms: Vec<usize>,
+    ) -> Result<Self> {
+        // The pipe ends with the child, since this process closes its own copy of the write end.
+        let (ready, signal) = pipe_with(PipeFlags::CLOEXEC)?;
+        command.args(["--ready-fd", &signal.as_raw_fd().to_string()]);
+        Ok(Self {
+            process: ReapedChild::spawn_with(&mut command, &log, &[signal.as_fd()])?,
             log: Log::new(log),
+            control,
             vms,
             killed: false,
-        };
-        drop(signal);
-        daemon.await_ready(File::from(ready))?;
-        Ok(daemon)
+            ready: File::from(ready),
+        })
     }
 
-    fn await_ready(&mut self, mut pipe: File) -> Result<()> {
+    fn await_ready(&mut self) -> Result<()> {
         let (sender, receiver) = mpsc::channel();
+        let mut pipe = self.ready.try_clone()?;
         thread::spawn(move || {
             let mut byte = [0];
             let _ = sender.send(matches!(pipe.read(&mut byte), Ok(1)));
@@ -340,6 +383,42 @@ impl Daemon {
             None => "is not ready".into(),
         };
         bail!("virtio-rdmad {what}: {}", said.trim());
+    }
+}
+
+/// The control socket of a daemon.
+struct Control {
+    program: Program,
+    socket: PathBuf,
+    /// The names of the daemon's ports.
+    ports: Vec<String>,
+}
+
+impl Control {
+    /// The QPs of all ports whose work stands still. The ports are asked side by side, since each
+    /// request takes the second in which the work has to stand still.
+    fn stalled(&self, until: Instant) -> Vec<String> {
+        let mut found = Vec::new();
+        for ports in self.ports.chunks(AT_ONCE) {
+            let asked: Vec<_> = ports.iter().filter_map(|port| self.ask(port)).collect();
+            for (mut asking, output, port) in asked {
+                let status = asking.ends_within(until.saturating_duration_since(Instant::now()));
+                if status.is_some_and(|status| status.success()) {
+                    let said = fs::read_to_string(output).unwrap_or_default();
+                    found.extend(said.lines().map(|line| format!("port {port}: {line}")));
+                }
+            }
+        }
+        found
+    }
+
+    /// Starts the request for the QPs of a port whose work stands still. Returns it, and the file
+    /// of its output.
+    fn ask<'a>(&self, port: &'a str) -> Option<(ReapedChild, PathBuf, &'a str)> {
+        let output = self.socket.with_extension(format!("{port}.said"));
+        let mut command = ctl::command(&self.program, &self.socket);
+        let asking = ReapedChild::spawn(command.args(["qp", port, "--why"]), &output);
+        Some((asking.ok()?, output, port))
     }
 }
 
@@ -376,7 +455,7 @@ fn places_at_switch(vm: usize, wiring: &Wiring, mem: u32) -> Vec<String> {
     [first].into_iter().chain(further).flatten().collect()
 }
 
-/// A port. It has a further MAC address, for a macvlan interface, which starts with 56.
+/// A port. It has an additional MAC address, for a macvlan interface, which starts with 56.
 fn port(name: &str, nic: &Nic, vfio: &Path, mem: u32) -> [String; 2] {
     let net = nic.remote.display();
     let (mac, vfio) = (&nic.mac, vfio.display());

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::iter;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use crate::child;
 use crate::untrusted::create;
 
 /// Interval at which a wait checks again.
@@ -27,13 +29,18 @@ impl ReapedChild {
     /// Starts a command with its output in the file `log`. The terminal's Ctrl-C does not reach the
     /// process, so that this program can end the process in an orderly way.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
+        Self::spawn_with(command, log, &[])
+    }
+
+    /// Like [`spawn`](Self::spawn). The process inherits `files` under the same numbers.
+    pub fn spawn_with(command: &mut Command, log: &Path, files: &[BorrowedFd<'_>]) -> Result<Self> {
         let file = create(log).with_context(|| format!("can't create {}", log.display()))?;
-        let child = command
+        command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
-            .process_group(0)
-            .spawn();
+            .process_group(0);
+        let child = child::spawn(command, files);
         let program = command.get_program().to_string_lossy();
         let child = child.with_context(|| format!("can't start {program}"))?;
         Ok(Self(child))
@@ -42,6 +49,16 @@ impl ReapedChild {
     /// Whether the process is running.
     pub fn runs(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Processor time of the process's threads that are running.
+    pub fn processor_time(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id()));
+        let nanoseconds = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            times.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanoseconds.sum())
     }
 
     /// Waits until `ready` returns a value. Fails if the process ends before that, or if the wait
@@ -88,7 +105,6 @@ impl Drop for ReapedChild {
 
 /// A log that is read piece by piece.
 pub struct Log {
-    /// The file.
     pub file: PathBuf,
     /// Number of bytes that were read.
     seen: u64,

@@ -17,7 +17,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SI
 
 use crate::accel::Accel;
 use crate::bed::{Bed, BedOptions, Ground, Limits};
+use crate::host_check::Unmet;
 use crate::junit::Recorder;
+use crate::phases::Phase;
 use crate::router::{Event, GuestCommand};
 use crate::terminal::{self, Raw};
 use crate::untrusted::create;
@@ -57,9 +59,18 @@ struct Summary {
     error: Option<String>,
     /// Complaints of the guests' kernels, and failures of guests and daemons.
     wrong: Vec<String>,
+    /// Requirements that the machine does not meet, as `virtio-rdma check` names them: nothing was
+    /// started.
+    missing: Vec<&'static str>,
+    /// If the command did not end: the QPs whose work stood still, each with the reason.
+    stalled: Vec<String>,
     vms: u8,
     accel: Option<String>,
     boot_seconds: f64,
+    /// The phases until the command's end, with those of VM 1.
+    phases: Vec<Phase>,
+    /// Processor time of all QEMUs until the command's end.
+    qemu_seconds: f64,
     total_seconds: f64,
     logs: Option<PathBuf>,
 }
@@ -82,25 +93,42 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
         exit: FAILED,
         error: None,
         wrong: Vec::new(),
+        missing: Vec::new(),
+        stalled: Vec::new(),
         vms: options.vms,
         accel: None,
         boot_seconds: 0.0,
+        phases: Vec::new(),
+        qemu_seconds: 0.0,
         total_seconds: 0.0,
         logs: None,
     };
     let mut recorder = job.junit.as_ref().map(|_| Recorder::default());
 
     match Bed::start(options, ground, limits.clone()) {
-        Err(error) => summary.error = Some(format!("{error:#}")),
+        Err(error) => {
+            summary.missing = error.downcast_ref().map_or_else(Vec::new, Unmet::names);
+            summary.error = Some(format!("{error:#}"));
+        }
         Ok(mut bed) => {
             announce(name, &bed);
             summary.accel = Some(format!("{:?}", bed.shape.accel).to_lowercase());
             summary.boot_seconds = bed.boot_time.as_secs_f64();
             summary.logs = logs_stay.then(|| bed.dirs.logs.clone());
-            match pass(&bed, job.command.clone(), &signals, recorder.as_mut()) {
+            let stalled = &mut summary.stalled;
+            match pass(
+                &bed,
+                job.command.clone(),
+                &signals,
+                recorder.as_mut(),
+                stalled,
+            ) {
                 Ok(status) => summary.status = Some(status),
                 Err(error) => summary.error = Some(format!("{error:#}")),
             }
+            bed.phases.end("command");
+            summary.phases = bed.phases.all().to_vec();
+            summary.qemu_seconds = bed.processor_time().as_secs_f64();
             summary.wrong = bed.end();
             if limits.is_over() {
                 eprint!("{}", bed.log_tails());
@@ -131,8 +159,9 @@ pub fn shell(options: &BedOptions, ground: Ground, shell: &[&str]) -> Result<u8>
     announce(name, &bed);
     eprintln!("{name}: `on 2 COMMAND` runs a command in VM 2; `exit` ends the VMs");
     let shell = shell.iter().map(|word| (*word).to_owned()).collect();
-    let status = pass(&bed, shell, &signals, None);
-    for line in bed.end() {
+    let mut stalled = Vec::new();
+    let status = pass(&bed, shell, &signals, None, &mut stalled);
+    for line in bed.end().into_iter().chain(stalled) {
         eprintln!("{name}: {line}");
     }
     status
@@ -181,12 +210,14 @@ fn announce(name: &str, bed: &Bed) {
 }
 
 /// Runs a command on VM 1. Passes bytes, signals and the terminal's size between the user and the
-/// command until the command ends.
+/// command until the command ends. If it does not end in time, adds the QPs whose work stands still
+/// to `stalled` before it is killed, since its QPs go with it.
 fn pass(
     bed: &Bed,
     argv: Vec<String>,
     signals: &Signals,
     mut recorder: Option<&mut Recorder>,
+    stalled: &mut Vec<String>,
 ) -> Result<u8> {
     let in_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && has_input();
     let mut size = terminal::size();
@@ -247,6 +278,7 @@ fn pass(
         };
         // A signal that has just arrived is passed on to the command before the command is killed.
         if over.is_err() && signals.new.load(Ordering::Relaxed) == 0 {
+            *stalled = bed.stalled();
             command.handle.kill();
             drop(raw);
             return over.map(|()| FAILED);
@@ -291,7 +323,7 @@ fn verdict(summary: &Summary, signal: usize) -> u8 {
 }
 
 fn report(name: &str, job: &Job, summary: &Summary) -> Result<()> {
-    for line in &summary.wrong {
+    for line in summary.wrong.iter().chain(&summary.stalled) {
         eprintln!("{name}: {line}");
     }
     if let Some(error) = &summary.error {

@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The directories of a run: its sockets and its logs.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::fs::{symlink, DirBuilderExt};
+use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use rustix::process::getuid;
 
 use crate::child::Kept;
 use crate::install::Install;
 
+/// The beginning of the name of a run's directory of sockets.
+const PREFIX: &str = "virtio-rdma.";
+/// The place of these directories, if sockets can't be in the directory of temporary files.
+const OTHERWISE: &str = "/tmp";
 /// Number of runs whose logs a checkout keeps.
 const KEPT_LOGS: usize = 20;
 /// Maximum length of the sockets' directory in bytes: a Unix socket's path has at most 107.
@@ -30,12 +36,12 @@ impl RunDirs {
     /// the logs of the last runs, and a bundle removes the logs at the end.
     pub fn new(install: &Install, logs: Option<&Path>) -> Result<Self> {
         // Other users can't make a directory of this name first.
-        let name = format!("virtio-rdma.{:08x}", random());
+        let name = format!("{PREFIX}{:08x}", random());
         let mut run = env::temp_dir().join(&name);
         // The daemon's options can't have a path with these characters.
         let unfit = |text: &str| text.contains([':', ',']) || text.len() > LONGEST_DIR;
         if run.to_str().is_none_or(unfit) {
-            run = Path::new("/tmp").join(&name);
+            run = Path::new(OTHERWISE).join(&name);
         }
         // The mode is set because the daemon refuses a directory that others may write to. An
         // existing directory of this name is an error.
@@ -64,6 +70,23 @@ impl RunDirs {
     pub fn run(&self) -> &Path {
         self.run.dir()
     }
+}
+
+/// The directories of sockets of all runs of this user that are under way.
+pub fn all() -> impl Iterator<Item = PathBuf> {
+    let places = BTreeSet::from([env::temp_dir(), OTHERWISE.into()]);
+    let entries = places
+        .into_iter()
+        .filter_map(|place| fs::read_dir(place).ok());
+    entries.flatten().flatten().filter_map(|entry| {
+        let is_run = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        let is_own = || {
+            entry
+                .metadata()
+                .is_ok_and(|dir| dir.uid() == getuid().as_raw())
+        };
+        (is_run && is_own()).then(|| entry.path())
+    })
 }
 
 /// A number that other processes can't predict.

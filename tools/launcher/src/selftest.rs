@@ -41,7 +41,7 @@ pub struct TestOptions {
     #[arg(long, short, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..))]
     pub jobs: u8,
-    /// Further options of `run` for the guests of all programs
+    /// Additional options of `run` for the guests of all programs
     #[arg(
         long,
         value_name = "OPTIONS",
@@ -328,8 +328,10 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
                 break None;
             }
             Err(error) => {
+                // The program's QPs go with it.
+                let stalled = bed.stalled();
                 command.handle.kill();
-                said = error.to_string();
+                said = [vec![error.to_string()], stalled].concat().join("\n");
                 break None;
             }
         };

@@ -2,18 +2,21 @@
 //! The virtiofsd servers of a guest's shares.
 
 use std::env;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{anyhow, Result};
+use anyhow::{Context, Result};
 use rustix::process::{getegid, geteuid, getrlimit, Resource};
 
+use crate::child;
 use crate::host_check::FILES;
 use crate::install::{Install, SharedDirectory};
 use crate::reaper::ReapedChild;
 use crate::run_dirs::RunDirs;
 use crate::untrusted::{end, printable};
-use crate::vm::{chardev, END_TIMEOUT};
+use crate::vm::chardev;
 
 /// Shell script that prepares the root of a checkout's guests in the directory `$1` of a mount
 /// namespace, and starts a program. The root has the sysroot without the mounts over it (`/dev`,
@@ -52,18 +55,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Why the server has ended, if it has failed.
+    /// Why the server has ended, if it has failed: its last messages and a likely cause.
     pub fn death(&mut self) -> Option<String> {
         let status = self.process.0.try_wait().ok()??;
         // A server ends with its QEMU.
         if status.success() {
             return None;
         }
-        Some(self.failure(&format!("has ended: {status}")))
-    }
-
-    /// A message that the server `failed`, with its own last messages and a likely cause.
-    fn failure(&self, failed: &str) -> String {
         let said = printable(&end(&self.log));
         let hint = match getrlimit(Resource::Nofile).current {
             Some(files) if files < FILES => format!(
@@ -73,11 +71,15 @@ impl Server {
             _ => String::new(),
         };
         let dir = self.dir.display();
-        format!("virtiofsd of {dir} {failed}\n{}{hint}", said.trim())
+        let said = said.trim();
+        Some(format!(
+            "virtiofsd of {dir} has ended: {status}\n{said}{hint}"
+        ))
     }
 }
 
-/// Starts the server of a source for guest `number`.
+/// Starts the server of a source for guest `number`. QEMU can connect at once: the server inherits
+/// a socket that listens already.
 pub fn serve(
     dirs: &RunDirs,
     install: &Install,
@@ -94,8 +96,10 @@ pub fn serve(
         }
         None => (install.virtiofsd.command()?, source.dir.clone(), "none"),
     };
+    let listener =
+        UnixListener::bind(&socket).with_context(|| format!("can't bind {}", socket.display()))?;
     command
-        .arg(format!("--socket-path={}", socket.display()))
+        .args(["--fd", &listener.as_raw_fd().to_string()])
         .arg("--shared-dir")
         .arg(&dir)
         // Confines a server that a guest has compromised.
@@ -116,16 +120,12 @@ pub fn serve(
     let id = format!("fs-{tag}");
     let [option, value] = chardev(&id, &socket);
     let device = format!("vhost-user-fs-pci,chardev={id},tag={tag}");
-    let mut server = Server {
-        process: ReapedChild::spawn(&mut command, &log)?,
+    Ok(Server {
+        process: ReapedChild::spawn_with(&mut command, &log, &[listener.as_fd()])?,
         arguments: vec![option, value, "-device".into(), device],
         dir: source.dir.clone(),
         log,
-    };
-    let listens = || Ok(socket.exists().then_some(()));
-    let ready = server.process.until(END_TIMEOUT, listens);
-    ready.map_err(|error| anyhow!(server.failure(&format!("is not ready: {error:#}"))))?;
-    Ok(server)
+    })
 }
 
 /// Returns a command that runs a virtiofsd in its own mount namespace, and the directory that this
@@ -138,7 +138,7 @@ fn confined(
     number: usize,
 ) -> Result<(Command, PathBuf)> {
     let shared = dirs.run().join(format!("vm{number}.root.d"));
-    let mut command = crate::child::command()?;
+    let mut command = child::command()?;
     command
         .arg("unshare")
         // The test bed's root is not a mount point, so its propagation can't be changed.

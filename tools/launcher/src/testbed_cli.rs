@@ -12,6 +12,7 @@ use crate::demo::demo;
 use crate::install::{Install, DEMO};
 use crate::run::{self, Job};
 use crate::selftest::{self, TestOptions};
+use crate::tsc::Measurement;
 
 /// Boots virtual machines joined by an RDMA device and runs commands in them
 #[derive(Parser)]
@@ -69,7 +70,7 @@ pub fn main() -> Result<u8> {
         Action::Processor => {
             let accel = Accel::detect();
             println!("{}", accel.arguments().join(" "));
-            println!("{}", accel.command_line().trim());
+            println!("{}", accel.command_line(&Measurement::start()).trim());
             Ok(0)
         }
         Action::Demo { options } => {

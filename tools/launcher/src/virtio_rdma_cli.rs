@@ -14,6 +14,7 @@ use guest::TOOLS;
 
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
+use crate::ctl::{ctl, CtlOptions};
 use crate::demo::demo;
 use crate::host_check;
 use crate::install::{Install, SharedDirectory};
@@ -57,6 +58,10 @@ enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Ask the daemon of a run that is under way: why a QP hangs, events, captures ...
+    ///
+    /// For example: virtio-rdma ctl qp vm1 --why
+    Ctl(CtlOptions),
     /// Report what this machine lacks, and the commands that help
     Check {
         #[command(flatten)]
@@ -130,11 +135,11 @@ fn mebibytes(text: &str) -> Result<u32> {
         Some(digits) => (digits, 1024),
         None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
     };
-    let number: u32 = digits.parse().context("not a size: 512, 512M and 2G are")?;
+    let number: u32 = digits.parse().context("not a size like 512, 512M or 2G")?;
     number
         .checked_mul(factor)
         .filter(|size| *size >= 128)
-        .context("128 MiB are the least")
+        .context("a VM needs at least 128 MiB")
 }
 
 impl Machines {
@@ -220,7 +225,7 @@ impl Machines {
 fn directory(dir: &Path) -> Result<PathBuf> {
     let full = fs::canonicalize(dir).with_context(|| format!("can't open {}", dir.display()))?;
     if !full.is_dir() {
-        bail!("{} is no directory", dir.display());
+        bail!("{} is not a directory", dir.display());
     }
     Ok(full)
 }
@@ -273,10 +278,14 @@ pub fn main() -> Result<u8> {
             }
             demo(&script, &options)
         }
+        Action::Ctl(options) => ctl(&options),
         Action::Check { machines } => {
             let lacks = machines.root_lacks(&Install::bundle()?)?;
-            let needed = u64::from(machines.vms) * u64::from(machines.mem);
-            Ok(host_check::check(needed, &machines.root, lacks))
+            Ok(host_check::check(
+                machines.bed().needs(),
+                &machines.root,
+                lacks,
+            ))
         }
     }
 }

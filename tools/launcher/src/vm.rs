@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -20,18 +21,19 @@ use crate::install::{Install, SharedDirectory};
 use crate::reaper::{Log, ReapedChild};
 use crate::run_dirs::RunDirs;
 use crate::shares::{serve, Server};
-use crate::untrusted::{create, end, printable};
+use crate::tsc::Measurement;
+use crate::untrusted::{create, end};
 
 /// QEMU's exit status after the guest's first program has written 1 to isa-debug-exit.
 const GUEST_ENDED: i32 = 3;
-/// The PCI slot of the first port. The slots of further ports follow.
+/// The PCI slot of the first port. The slots of the other ports follow.
 const FIRST_SLOT: u8 = 5;
 /// The kernel's last message before a power-off. QEMU's status, 0, is the same after a reset.
 const POWERED_OFF: &str = "reboot: Power down";
 /// Time limit for a guest's end after the request to end.
 pub const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The common properties of the guests.
+/// Number, size and other properties that all guests of a run share.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Number of guests.
@@ -50,7 +52,7 @@ pub struct Shape {
     pub setup: Setup,
     /// The directory of the disks that keep the guests' changes of their root.
     pub overlay: Option<PathBuf>,
-    /// Further arguments for the kernel's command line.
+    /// Additional arguments for the kernel's command line.
     pub append: String,
     /// Whether each guest has two virtio entropy devices, of which the second one never answers.
     pub rng: bool,
@@ -63,9 +65,9 @@ pub struct Wiring {
     pub nic: Nic,
     /// The RDMA device of the first port.
     pub rdma: Rdma,
-    /// The network interfaces of further ports, and the sockets of their RDMA devices.
+    /// The network interfaces of the other ports, and the sockets of their RDMA devices.
     pub further: Vec<(Nic, PathBuf)>,
-    /// A further network interface for rdma_rxe, in addition to the device.
+    /// An additional network interface for rdma_rxe, beside the device.
     pub beside: Option<Nic>,
 }
 
@@ -116,6 +118,41 @@ impl Rdma {
     }
 }
 
+/// The servers and files that a guest needs before it starts.
+pub struct Prepared {
+    number: usize,
+    /// QEMU's arguments for the servers and files.
+    arguments: Vec<String>,
+    servers: Vec<Server>,
+    disk: Option<Disk>,
+}
+
+impl Prepared {
+    /// Starts a guest's servers and writes its files.
+    pub fn new(dirs: &RunDirs, shape: &Shape, number: usize, wiring: &Wiring) -> Result<Self> {
+        let overlay = shape.overlay.as_deref();
+        let disk = overlay.map(|dir| Disk::open(&shape.install.mke2fs, dir, number));
+        let disk = disk.transpose()?;
+        let mut servers = Vec::new();
+        let mut arguments = Vec::new();
+        for source in &shape.sources {
+            let server = serve(dirs, &shape.install, source, number)?;
+            arguments.extend(server.arguments.iter().cloned());
+            servers.push(server);
+        }
+        arguments.extend(disk.iter().flat_map(Disk::arguments));
+        let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
+        write_initramfs(&initramfs, shape, number, wiring)?;
+        arguments.extend(["-initrd".into(), initramfs.display().to_string()]);
+        Ok(Self {
+            number,
+            arguments,
+            servers,
+            disk,
+        })
+    }
+}
+
 /// A running guest.
 pub struct Vm {
     /// The number of the guest, from 1.
@@ -130,61 +167,37 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Starts a guest. Returns the guest and the link to its agent.
+    /// Starts a guest. Returns the guest and the link to its agent, which ends with QEMU.
     pub fn start(
         dirs: &RunDirs,
         shape: &Shape,
-        number: usize,
+        prepared: Prepared,
         wiring: &Wiring,
+        tsc: &Measurement,
     ) -> Result<(Self, UnixStream)> {
-        let agent_socket = dirs.run().join(format!("vm{number}.agent"));
-        let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
+        let number = prepared.number;
         let console = dirs.logs.join(format!("vm{number}.console"));
         let messages = dirs.logs.join(format!("vm{number}.qemu"));
-
-        let overlay = shape.overlay.as_deref();
-        let disk = overlay.map(|dir| Disk::open(&shape.install.mke2fs, dir, number));
-        let disk = disk.transpose()?;
-        let listener = UnixListener::bind(&agent_socket)
-            .with_context(|| format!("can't bind {}", agent_socket.display()))?;
-        write_initramfs(&initramfs, shape, number, wiring)?;
-        let mut servers = Vec::new();
+        let (link, port) = UnixStream::pair()?;
         let mut command = qemu(shape, number, wiring)?;
-        for source in &shape.sources {
-            let server = serve(dirs, &shape.install, source, number)?;
-            command.args(&server.arguments);
-            servers.push(server);
-        }
-        if let Some(disk) = &disk {
-            command.args(disk.arguments());
-        }
         command
-            .arg("-initrd")
-            .arg(&initramfs)
-            .args(chardev("agent", &agent_socket))
+            .args(prepared.arguments)
+            .arg("-chardev")
+            .arg(format!("socket,id=agent,fd={}", port.as_raw_fd()))
             .args(["-device", "virtio-serial-pci", "-device"])
             .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
             .args(["-chardev"])
             .arg(format!("file,id=console,path={}", value(&console)))
             .args(["-serial", "chardev:console"])
             .arg("-append")
-            .arg(command_line(shape));
-        let mut qemu = ReapedChild::spawn(&mut command, &messages)?;
-
-        let link = await_connection(&listener, &mut qemu).with_context(|| {
-            // QEMU can't tell why a server is gone.
-            let mut said: Vec<_> = servers.iter_mut().filter_map(Server::death).collect();
-            let end = printable(&end(&messages));
-            said.push(format!("QEMU of VM {number} did not start: {}", end.trim()));
-            said.join("\n")
-        })?;
+            .arg(command_line(shape, tsc));
         let vm = Self {
             number,
+            qemu: ReapedChild::spawn_with(&mut command, &messages, &[port.as_fd()])?,
             console: Log::new(console),
             messages,
-            qemu,
-            servers,
-            _disk: disk,
+            servers: prepared.servers,
+            _disk: prepared.disk,
         };
         Ok((vm, link))
     }
@@ -197,6 +210,11 @@ impl Vm {
     /// Whether the guest is running.
     pub fn runs(&mut self) -> bool {
         self.qemu.runs()
+    }
+
+    /// Processor time of QEMU: of the guest's processors, if they are emulated.
+    pub fn processor_time(&self) -> Duration {
+        self.qemu.processor_time()
     }
 
     /// Waits for the end of a guest that was requested to end, or that a test has powered off.
@@ -286,9 +304,9 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
 }
 
 /// The kernel's command line.
-fn command_line(shape: &Shape) -> String {
+fn command_line(shape: &Shape, tsc: &Measurement) -> String {
     let mut line = String::from("console=ttyS0 loglevel=5 panic=-1");
-    line.push_str(&shape.accel.command_line());
+    line.push_str(&shape.accel.command_line(tsc));
     if !shape.append.is_empty() {
         line.push(' ');
         line.push_str(&shape.append);
@@ -318,16 +336,4 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
     initramfs::write(&mut to, &init, (SETUP, &setup))
         .and_then(|()| io::Write::flush(&mut to))
         .with_context(|| format!("can't write {}", file.display()))
-}
-
-fn await_connection(listener: &UnixListener, client: &mut ReapedChild) -> Result<UnixStream> {
-    listener.set_nonblocking(true)?;
-    client.until(END_TIMEOUT, || match listener.accept() {
-        Ok((link, _)) => {
-            link.set_nonblocking(false)?;
-            Ok(Some(link))
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error.into()),
-    })
 }

@@ -7,7 +7,6 @@ use crate::{argument, value, Argument};
 /// The files that hold a VM's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// A memfd.
     Memfd,
     /// A memfd of huge pages of 2 MiB.
     HugePages,
@@ -15,7 +14,6 @@ pub enum Backend {
     Directory(String),
 }
 
-/// Memory of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmMemory {
     /// Size in MiB.

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use guest::proto::{Exec, Frame, Kind, CHUNK};
-use guest::{NAME, PORT_NAME};
+use guest::{AGENT_PHASE, NAME, PORT_NAME};
 use rustix::process::{kill_process_group, Pid, Signal};
 
+use crate::marks;
 use crate::spawn::{resize, spawn, Running};
 
 /// The socket through which `on` reaches the agent.
@@ -79,6 +80,7 @@ pub fn run() -> Result<()> {
         }
     });
 
+    marks::end(AGENT_PHASE)?;
     agent.send(&Frame::new(Kind::Hello, 0, []))?;
     loop {
         let frame = Frame::read(&mut port).context("the host's port closed")?;

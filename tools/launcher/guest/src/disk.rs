@@ -30,7 +30,7 @@ pub struct Disk {
 impl Disk {
     /// Mounts the disk. `modules` has the drivers.
     pub fn mount(modules: &Path, at: &Path) -> Result<Self> {
-        crate::modules::load(modules, &["virtio_blk".into(), KIND.into()])?;
+        crate::modules::load(modules, &["virtio_blk", KIND])?;
         fs::create_dir_all(at)?;
         // With discard, the host's file shrinks when the guest deletes files.
         mount(DEVICE, at, KIND, MountFlags::empty(), c"discard")

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 pub struct Host {
     /// The guest's number.
     pub vm: usize,
-    /// The name.
     pub name: String,
     /// The address of the name.
     pub address: IpAddr,
@@ -19,8 +18,8 @@ pub struct Host {
 
 /// The addresses of a port. Ports are counted from 0, guests from 1.
 pub fn addresses(vm: usize, port: usize) -> Result<(Ipv4Addr, Ipv6Addr)> {
-    let vm = u8::try_from(vm).context("VMs have numbers below 256")?;
-    let port = u8::try_from(port).context("ports have numbers below 256")?;
+    let vm = u8::try_from(vm).context("the number of a VM must be below 256")?;
+    let port = u8::try_from(port).context("the number of a port must be below 256")?;
     let v4 = Ipv4Addr::new(10, 9, port, vm);
     let v6 = Ipv6Addr::new(0xfd09, 0, 0, port.into(), 0, 0, 0, vm.into());
     Ok((v4, v6))

@@ -18,7 +18,7 @@ use rustix::mount::{mount, mount_move, MountFlags};
 use rustix::process::{chdir, chroot, setrlimit, wait, Pid, Resource, Rlimit, WaitOptions};
 
 use crate::disk::Disk;
-use crate::modules;
+use crate::{marks, modules};
 
 /// Directory where shares are mounted until the root is ready.
 const SHARES: &str = "/shares";
@@ -55,6 +55,7 @@ fn power_off() {
 }
 
 fn start() -> Result<()> {
+    let mut marks = marks::line("kernel");
     file_system("proc", Path::new("/proc"), "")?;
     file_system("devtmpfs", Path::new("/dev"), "")?;
     let text = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
@@ -63,9 +64,10 @@ fn start() -> Result<()> {
     for share in &setup.shares {
         mount_share(share)?;
     }
+    marks += &marks::line("virtiofs");
     let modules = Path::new(SHARES).join(&setup.modules.share);
     let modules = modules.join(relative(&setup.modules.path));
-    modules::load(&modules, &["overlay".into()])?;
+    modules::load(&modules, &["overlay"])?;
     let layers = Path::new(LAYERS);
     let disk = if setup.disk {
         Some(Disk::mount(&modules, layers)?)
@@ -77,6 +79,8 @@ fn start() -> Result<()> {
     fill_root(&setup)?;
     keep_program(&text)?;
     enter_root()?;
+    marks += &marks::line("root");
+    marks::write(&marks)?;
 
     // RDMA pins memory, for which the default limit is too small.
     limit(Resource::Memlock, None, None)?;

@@ -16,5 +16,7 @@ pub const PROGRAM: &str = "/run/virtio-rdma/guest";
 pub const SETUP: &str = "/run/virtio-rdma/setup.json";
 /// The directory of links to the RDMA programs of `--tools`, which have their own libraries.
 pub const TOOLS: &str = "/run/virtio-rdma/bin";
+/// The phase of a guest's start that ends when the agent is up.
+pub const AGENT_PHASE: &str = "agent";
 /// The name of the virtio-serial port between host and agent.
 pub const PORT_NAME: &str = "virtio-rdma";

@@ -9,6 +9,7 @@ mod agent;
 mod disk;
 mod hosts;
 mod init;
+mod marks;
 mod messages;
 mod modules;
 mod netlink;
@@ -64,10 +65,12 @@ fn command(words: &[String]) -> Result<u8> {
         [word, program, arguments @ ..] if word == "terminal" => {
             // Job control and Ctrl-C need a session with this controlling terminal.
             setsid()?;
-            ioctl_tiocsctty(stdin()).context("standard input is no terminal")?;
+            ioctl_tiocsctty(stdin()).context("standard input is not a terminal")?;
             let error = Command::new(program).args(arguments).exec();
-            eprintln!("{NAME}: can't run {program}: {error}");
-            Ok(spawn::cannot_run(&error))
+            let path = env::var_os("PATH");
+            let (status, message) = spawn::cannot_run(program, path.as_deref(), error);
+            eprintln!("{NAME}: {message}");
+            Ok(status)
         }
         _ => bail!("this program is started by the host"),
     }

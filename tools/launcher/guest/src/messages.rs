@@ -35,7 +35,7 @@ pub fn show() -> Result<()> {
     }
 }
 
-/// Formats a record, "priority,number,microseconds,flags;text" with further lines of details.
+/// Formats a record, "priority,number,microseconds,flags;text" with lines of details.
 fn line(record: &str) -> Option<String> {
     let (head, text) = record.split_once(';')?;
     let time: u64 = head.split(',').nth(2)?.parse().ok()?;

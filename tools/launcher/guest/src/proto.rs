@@ -106,19 +106,15 @@ impl User {
     }
 }
 
-/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The kind of the frame, which determines the payload.
     pub kind: Kind,
-    /// The number of the stream.
     pub stream: u32,
-    /// The payload.
     pub payload: Vec<u8>,
 }
 
 impl Frame {
-    /// A frame with a payload.
     pub fn new(kind: Kind, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self {
             kind,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Starts a command as a user, with pipes or a terminal of its own.
 
+use std::env;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,6 +13,7 @@ use std::thread;
 use guest::proto::{Exec, User};
 use guest::PROGRAM;
 use rustix::fs::{access, Access};
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::pty::{grantpt, ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
 use rustix::termios::{tcsetwinsize, Winsize};
@@ -24,12 +27,25 @@ pub struct Running {
     pub terminal: Option<File>,
 }
 
-/// The status for a command that does not exist (127) or can't be run (126), as in a shell.
-pub fn cannot_run(error: &io::Error) -> u8 {
-    match error.kind() {
+/// The status for a command that does not exist (127) or can't be run (126), as in a shell, and the
+/// message. `path` is the command's PATH. If a folder in it may not be searched, the kernel's error
+/// for a command that is nowhere is that of this folder.
+pub fn cannot_run(program: &str, path: Option<&OsStr>, error: io::Error) -> (u8, String) {
+    let folders = path.map(env::split_paths).into_iter().flatten();
+    let is_nowhere = error.kind() == io::ErrorKind::PermissionDenied
+        && !program.contains('/')
+        && !folders
+            .into_iter()
+            .any(|folder| folder.join(program).exists());
+    let error = match is_nowhere {
+        true => Errno::NOENT.into(),
+        false => error,
+    };
+    let status = match error.kind() {
         io::ErrorKind::NotFound => 127,
         _ => 126,
-    }
+    };
+    (status, format!("can't run {program}: {error}"))
 }
 
 /// Starts a command. An error consists of a status and a message.
@@ -54,7 +70,9 @@ pub fn spawn(exec: &Exec) -> Result<Running, (u8, String)> {
             })
         }
     });
-    started.map_err(|error| (cannot_run(&error), format!("can't run {program}: {error}")))
+    let path = exec.env.iter().find(|(name, _)| name == "PATH");
+    let path = path.map(|(_, path)| OsStr::new(path));
+    started.map_err(|error| cannot_run(program, path, error))
 }
 
 /// Calls `start` in a new thread that has the user's identity, which the child inherits. This
@@ -163,5 +181,22 @@ mod tests {
         assert_eq!(directory(&exec), Some("/"));
         exec.user = None;
         assert_eq!(directory(&exec), None);
+    }
+
+    #[test]
+    fn a_command_that_is_nowhere_is_told_from_one_that_may_not_be_run() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("there"), "").unwrap();
+        let path = Some(folder.path().as_os_str());
+        let denied = || io::Error::from(Errno::ACCESS);
+        let (status, message) = cannot_run("missing", path, denied());
+        assert_eq!(status, 127);
+        assert!(
+            message.starts_with("can't run missing: No such file"),
+            "{message}"
+        );
+        assert_eq!(cannot_run("there", path, denied()).0, 126);
+        assert_eq!(cannot_run("/missing", path, denied()).0, 126);
+        assert_eq!(cannot_run("missing", None, Errno::NOENT.into()).0, 127);
     }
 }

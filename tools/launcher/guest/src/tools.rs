@@ -64,6 +64,7 @@ pub fn run(name: &str, words: &[String]) -> Result<u8> {
         .arg(tools.join("exe").join(name))
         .args(words)
         .exec();
-    eprintln!("can't run {name}: {error}");
-    Ok(spawn::cannot_run(&error))
+    let (status, message) = spawn::cannot_run(name, None, error);
+    eprintln!("{message}");
+    Ok(status)
 }

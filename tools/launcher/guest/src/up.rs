@@ -13,20 +13,23 @@ use guest::SETUP;
 use rustix::system::{sethostname, uname};
 
 use crate::hosts::{addresses, hosts};
-use crate::{modules, netlink, ports, tools};
+use crate::{marks, modules, netlink, ports, tools};
 
 /// Directories of shared libraries. Each one that exists gets a link to the provider.
 const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// Brings this guest up.
+/// Brings this guest up, and prints the phases of its start.
 pub fn run() -> Result<()> {
+    marks::end("request")?;
     let setup = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
     let setup: Setup = serde_json::from_str(&setup)?;
     name_hosts(&setup)?;
     let tree = setup.path(&setup.modules);
     show_modules(&tree)?;
     modules::load(&tree, &needed(&setup))?;
+    marks::end("modules")?;
     bring_network_up(&setup)?;
+    marks::end("network")?;
     match setup.rdma {
         Rdma::None => {}
         Rdma::Rxe => netlink::add_rxe("rxe0", "eth0")?,
@@ -36,14 +39,19 @@ pub fn run() -> Result<()> {
         }
     }
     if setup.beside {
-        modules::load(&tree, &["rdma_rxe".into()])?;
-        let number = u8::try_from(setup.number).context("VMs have numbers below 256")?;
+        modules::load(&tree, &["rdma_rxe"])?;
+        let number = u8::try_from(setup.number).context("the number of a VM must be below 256")?;
         netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, number).into(), 24)?;
         netlink::set_up("eth1")?;
         netlink::add_rxe("rxe1", "eth1")?;
     }
+    marks::end("driver")?;
     ports::await_active(rdma_ports(&setup))?;
-    tools::install(&setup)
+    marks::end("port")?;
+    tools::install(&setup)?;
+    marks::end("tools")?;
+    print!("{}", marks::read()?);
+    Ok(())
 }
 
 /// Number of RDMA ports that the guest gets.
@@ -57,7 +65,7 @@ fn rdma_ports(setup: &Setup) -> usize {
 }
 
 /// Kernel modules that are loaded in every guest.
-fn needed(setup: &Setup) -> Vec<String> {
+fn needed(setup: &Setup) -> Vec<&'static str> {
     let mut names = vec!["virtio_net"];
     if setup.rdma != Rdma::None {
         names.extend(["ib_uverbs", "rdma_ucm", "ib_umad"]);
@@ -65,7 +73,7 @@ fn needed(setup: &Setup) -> Vec<String> {
     if setup.rdma == Rdma::Rxe {
         names.push("rdma_rxe");
     }
-    names.into_iter().map(str::to_owned).collect()
+    names
 }
 
 fn name_hosts(setup: &Setup) -> Result<()> {
