@@ -4,10 +4,9 @@
 # Tests of the kernel abstractions under rust/ that need no RDMA device, and the examples in their
 # documentation. A module runs both when it is loaded, and writes the results to the kernel's log.
 # testbed: --vms 1 --no-device --rng
+machines=(1)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck disable=SC2034 # for lib.sh
-machines=(1)
 
 test_module() {
 	local status=0 plan

@@ -34,8 +34,8 @@ test_agents() {
 	rdma res show qp | grep 'lqpn 1 type GSI state RTS'
 }
 
-test_ipv4() { ping 10.9.0.2; }
-test_ipv6() { ping fd09::2; }
+test_ipv4() { ping "$peer"; }
+test_ipv6() { ping "$peer_v6"; }
 
 test_link_local() {
 	local address
@@ -44,32 +44,32 @@ test_link_local() {
 	meet rping "-s -a $address%$(netdev 2) -C 10 -V" "-c -a $address%$(netdev 1) -C 10 -V"
 }
 
-test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
+test_connections() { meet ucmatose "-b $peer -c 10 -C 20" "-s $peer -c 10 -C 20"; }
 
 # Connections one after the other and many at a time, with and without QPs. Both sides of the
 # program first synchronize over TCP.
 test_connection_rate() {
 	waits() { [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]; }
-	meet cmtime "-b 10.9.0.2 -c 20" "-s 10.9.0.2 -c 20"
+	meet cmtime "-b $peer -c 20" "-s $peer -c 20"
 }
 
 # The server replies to the address in the header of the received datagram.
-test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
-test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
+test_datagrams() { meet udaddy "-b $peer -c 3 -C 20" "-s $peer -c 3 -C 20"; }
+test_datagrams_ipv6() { meet udaddy "-b $peer_v6 -c 3 -C 20" "-s $peer_v6 -c 3 -C 20"; }
 
 test_perftest() {
 	local program
 	for program in ib_write_bw ib_read_bw ib_send_bw; do
-		meet "$program" "-R -d $(device 2) -s 4096 -n 200" "-R -d $(device 1) -s 4096 -n 200 vm2"
+		meet "$program" "-R -d $(device 2) -s 4096 -n 200" "-R -d $(device 1) -s 4096 -n 200 $peer"
 	done
 	meet ib_send_lat "-R -d $(device 2) -c UD -s 256 -n 200" \
-		"-R -d $(device 1) -c UD -s 256 -n 200 vm2"
+		"-R -d $(device 1) -c UD -s 256 -n 200 $peer"
 }
 
 # Nobody listens at the port: the peer rejects the connection at once.
 test_refused() {
 	local status=0
-	timeout 30 rping -c -a 10.9.0.2 -p 9999 -C 1 >"$work/refused" 2>&1 || status=$?
+	timeout 30 rping -c -a "$peer" -p 9999 -C 1 >"$work/refused" 2>&1 || status=$?
 	cat "$work/refused"
 	((status != 0 && status != 124))
 	grep -q RDMA_CM_EVENT_REJECTED "$work/refused"
@@ -78,9 +78,9 @@ test_refused() {
 # Addresses are added and removed while a connection by another address is in use.
 test_address_changes() {
 	local vm steady
-	on 2 timeout 400 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
+	on 2 timeout 400 rping -s -a "$peer" -V >"$work/passive" 2>&1 &
 	until_ok 60 waits rping
-	timeout 400 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/steady" 2>&1 &
+	timeout 400 rping -c -a "$peer" -C 1000000 -v -V >"$work/steady" 2>&1 &
 	steady=$!
 	until_ok 30 grep -q 'ping data' "$work/steady"
 	for _ in 1 2 3; do
@@ -120,14 +120,14 @@ test_vlan() {
 	meet udaddy "-b 10.78.0.2 -c 3 -C 20" "-s 10.78.0.2 -c 3 -C 20"
 	for program in ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong; do
 		meet "$program" "-l 5 -n 100 -d $(device 2) -g $(vlan_gid 2)" \
-			"-l 5 -n 100 -d $(device 1) -g $(vlan_gid 1) vm2"
+			"-l 5 -n 100 -d $(device 1) -g $(vlan_gid 1) $peer"
 	done
 	for vm in 1 2; do
 		at "$vm" ip link delete vlan77
 	done
 	lacks() { ! vlan_gid 1; }
 	until_ok 10 lacks
-	ping 10.9.0.2
+	ping "$peer"
 }
 
 run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams \

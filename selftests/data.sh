@@ -47,7 +47,7 @@ status=0
 lossy=false
 [[ ${1:-} != --lossy ]] || lossy=true
 ! $lossy || losses_begin 2
-client client "${lacking[@]}" vm2 "$@" || status=$?
+client client "${lacking[@]}" "$peer" "$@" || status=$?
 found=$(complaints_since "$mark" "$mark.end")
 if $lossy && ! losses_seen 2; then
 	status=1

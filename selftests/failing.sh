@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The device fails but goes on: it is slow, or it breaks a queue. The driver resets it, and gives
-# buffers back only after the reset. A module of the tests takes the answers away from the driver
-# and delays the reset.
+# The device fails but still accesses memory: it is slow, or it breaks a queue. The driver resets
+# it, and gives buffers back only after the reset. A module of the tests takes the answers away from
+# the driver and delays the reset.
 # testbed:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -47,12 +47,12 @@ test_buffers_of_the_kernel() {
 test_silent_device() {
 	load_kverbs no_answer=1
 	rmmod kverbs
-	log_since 'does not answer: it is not used any more, but reset'
+	log_since 'does not answer command=' | grep ' ms=[0-9]*: it is not used any more, but reset'
 	rebind
 	traffic
 }
 
-# Unbinding waits for the reset, and says so. Programs are told before.
+# Unbinding waits for the reset, and says so. Programs get the event before.
 test_unbind_waits() {
 	start_watch
 	load_kverbs slow_reset=1
@@ -141,7 +141,7 @@ test_pages_stay_pinned() {
 
 # The virtqueue of a CQ breaks. A completion that the driver has taken out of it reaches its client.
 test_completion_of_a_broken_cq() {
-	in_virtqueue_mode || skip "CQs are no virtqueues"
+	in_virtqueue_mode || skip "CQs are not virtqueues"
 	load_kverbs broken_cq=1
 	rmmod kverbs
 	rebind
@@ -164,7 +164,7 @@ add_gid() {
 
 delete_gid() { ip address del 10.9.0.77/24 dev eth0; }
 
-# A refusal that nobody waits for any more is in the log. The core keeps the GID.
+# A refusal for which no task waits any more is in the log. The core keeps the GID.
 test_late_refusal() {
 	add_gid 98
 	log_since 'the device has refused GID'
@@ -176,7 +176,9 @@ test_late_refusal() {
 # An answer without a status fails the device, however late it comes.
 test_late_nonsense() {
 	add_gid 255
-	failed() { log_since 'gave an invalid answer: it is not used any more, but reset'; }
+	failed() {
+		log_since 'gave an invalid answer to an asynchronous command: it is not used any more, but reset'
+	}
 	until_ok 60 failed
 	log_since 'its answer is invalid'
 	delete_gid
@@ -184,10 +186,12 @@ test_late_nonsense() {
 	traffic
 }
 
-# A command that nobody waits for is not answered. The script slow.sh runs this test.
+# A command for which no task waits is not answered. The script slow.sh runs this test.
 test_gid_without_answer() {
 	begin_add_gid 98
-	failed() { log_since 'does not answer: it is not used any more, but reset'; }
+	failed() {
+		log_since 'does not answer an asynchronous command: it is not used any more, but reset'
+	}
 	until_ok 240 failed
 	rmmod kverbs
 	delete_gid

@@ -18,7 +18,7 @@ beside_traffic() {
 	start_soak
 	start_server 18800
 	before=$(rounds)
-	client -p 18800 client vm2 --rounds 8 "$1" >"$work/hostile" 2>&1 || {
+	client -p 18800 client "$peer" --rounds 8 "$1" >"$work/hostile" 2>&1 || {
 		cat "$work/hostile"
 		fail "the hostile process could not connect again"
 	}

@@ -29,7 +29,7 @@ test_buffers_that_move() {
 	has_feature 12 || skip "withheld"
 	on 2 insmod "$exporter"
 	start_server
-	client client vm2 dmabuf_moves
+	client client "$peer" dmabuf_moves
 	on 2 pkill -f 'verbs-test .* server' || true
 	until_ok 30 on 2 rmmod exporter
 }

@@ -8,6 +8,14 @@
 #	run_tests test_name ...
 #
 # RDMA_DEVICE sets another device than virtio_rdma's, for tests that also work on other devices.
+#
+# Without a test bed, variables name the peer, as for the kernel's tests of network devices:
+#
+#	REMOTE_TYPE=ssh REMOTE_ARGS=root@HOST   how to run commands there
+#	LOCAL_V4, REMOTE_V4, LOCAL_V6, REMOTE_V6  addresses of this machine and of the peer
+#
+# The peer has the same programs at the same paths. A script ends with status 4 if there is no
+# device or no peer.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 programs=${TESTBED_PROGRAMS:-$top/build/target/release}
@@ -30,8 +38,16 @@ complaint+='|suspicious RCU|scheduling while atomic|nobody cared'
 # Pattern of complaints that the script expects. They do not fail its tests.
 accepted=
 
-# The numbers of the VMs of a script.
-machines=(1 2)
+# The numbers of the VMs of a script, which may set another list before it includes this file.
+[[ -v machines ]] || machines=(1 2)
+
+# Addresses of VM 1 and VM 2.
+own=${LOCAL_V4:-10.9.0.1}
+peer=${REMOTE_V4:-10.9.0.2}
+# shellcheck disable=SC2034
+own_v6=${LOCAL_V6:-fd09::1}
+# shellcheck disable=SC2034
+peer_v6=${REMOTE_V6:-fd09::2}
 
 fail() {
 	printf '%s\n' "$*"
@@ -43,6 +59,9 @@ skip() {
 	printf '%s\n' "$*"
 	exit 4
 }
+
+# Prints the IPv4 address of VM 1 or VM 2.
+address() { if (($1 == 1)); then echo "$own"; else echo "$peer"; fi; }
 
 # Runs a command repeatedly until it succeeds; the first argument is the time limit in seconds.
 until_ok() {
@@ -196,7 +215,7 @@ is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"
 mckey_from_to() {
 	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
-	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 \
+	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "$(address "$receiver")" -C 10 \
 		>"$work/receiver" 2>&1 &
 	pid=$!
 	# mckey prints this line after the receiver's network device has joined the group and its
@@ -204,7 +223,7 @@ mckey_from_to() {
 	until_ok 60 grep -q 'joined dgid' "$work/receiver"
 	is_member "$receiver" 239.9.18.1
 	while ((times-- > 0)) && kill -0 $pid; do
-		at "$sender" timeout 120 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
+		at "$sender" timeout 120 mckey -s -m 239.9.18.1 -b "$(address "$sender")" -C 10 || status=$?
 	done
 	wait $pid || status=$?
 	cat "$work/receiver"
@@ -292,13 +311,13 @@ meet_once() {
 pair() {
 	local index_option=$1 program=$2
 	shift 2
-	meet "$program" "$* $(endpoint 2 "$index_option")" "$* $(endpoint 1 "$index_option") vm2"
+	meet "$program" "$* $(endpoint 2 "$index_option")" "$* $(endpoint 1 "$index_option") $peer"
 }
 
 # Checks the link: one round of verified traffic.
 traffic() {
 	start_server 18600
-	client -p 18600 client vm2 queue_one_cq >"$work/traffic" 2>&1 || {
+	client -p 18600 client "$peer" queue_one_cq >"$work/traffic" 2>&1 || {
 		cat "$work/traffic"
 		return 1
 	}
@@ -314,8 +333,8 @@ start_soak() {
 	# not of a subshell, since tests kill this process.
 	local name
 	name=$(device 1)
-	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 \
-		soak >"$work/soak" 2>&1 &
+	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" \
+		"$peer" soak >"$work/soak" 2>&1 &
 	soak=$!
 	until_ok 60 grep -q 'soak: round' "$work/soak"
 }
@@ -372,7 +391,7 @@ workers_are_idle() {
 	return 1
 }
 
-# Prints the counters of a VM's device for lost, duplicated, reordered and corrupt packets, one a
+# Prints the counters of a VM's device for lost, duplicated, reordered and corrupt packets, one per
 # line.
 loss_counters() {
 	there "$1" find_losses
@@ -530,3 +549,33 @@ run_tests() {
 	fi
 	((failed == 0))
 }
+
+# Ends a script that this machine can't run.
+skip_script() {
+	printf 'KTAP version 1\n1..0 # SKIP %s\n' "$*"
+	exit 4
+}
+
+# A test bed has a program `on`, which reaches its other VMs. Elsewhere ssh reaches the peer, as
+# VM 2.
+if [[ ${REMOTE_TYPE:-} == ssh || ! -x $(type -P on) ]]; then
+	on() {
+		local options=()
+		if [[ $1 == -n ]]; then
+			options=(-n)
+			shift
+		fi
+		(($1 == 2)) || skip "only a test bed has a VM $1"
+		shift
+		# shellcheck disable=SC2029,SC2086 # words; they are quoted for the peer's shell
+		ssh "${options[@]}" $REMOTE_ARGS "$(printf '%q ' "$@")"
+	}
+	if ((${#machines[@]} > 1)); then
+		[[ -n $(find_device) ]] || skip_script "this machine has no RDMA device"
+		[[ ${REMOTE_TYPE:-} == ssh ]] || skip_script \
+			"REMOTE_TYPE=ssh, REMOTE_ARGS, LOCAL_V4 and REMOTE_V4 do not name a peer"
+		for name in REMOTE_ARGS LOCAL_V4 REMOTE_V4; do
+			[[ -n ${!name:-} ]] || skip_script "$name is not set"
+		done
+	fi
+fi

@@ -240,13 +240,13 @@ test_withheld() {
 	[[ ! -e /sys/class/infiniband/$(device 1)/ports/1/hw_counters ]]
 	[[ $(rdma statistic show link "$(device 1)/1") != *tx_packets* ]]
 	start_server
-	client client --skip "rate_limit_refusals=the machines withhold rate limits" vm2 rate_limit
+	client client --skip "rate_limit_refusals=the machines withhold rate limits" "$peer" rate_limit
 }
 
 # The reported limits can be reached, but not exceeded.
 test_limits() {
 	start_server
-	client client vm2 limits
+	client client "$peer" limits
 }
 
 if ! has_feature 7; then

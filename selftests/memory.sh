@@ -22,13 +22,13 @@ cleanup() { huge_pages "$before"; }
 test_small_pages() {
 	huge_pages never
 	start_server
-	client client vm2 memory_gigabytes
+	client client "$peer" memory_gigabytes
 }
 
 test_huge_pages() {
 	huge_pages always
 	start_server
-	client client vm2 memory_gigabytes
+	client client "$peer" memory_gigabytes
 }
 
 run_tests test_small_pages test_huge_pages

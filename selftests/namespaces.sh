@@ -10,7 +10,7 @@
 
 group=/run/cgroup/virtio-rdma-test
 
-# Restores the state for other tests: shared mode without further namespaces, and the network device
+# Restores the state for other tests: shared mode without other namespaces, and the network device
 # with its addresses.
 restore() {
 	if ip netns list | grep -q .; then
@@ -21,8 +21,8 @@ restore() {
 	fi
 	until_ok 60 ip link show eth0
 	ip link set eth0 up
-	ip address replace 10.9.0.1/24 dev eth0
-	ip address replace fd09::1/64 dev eth0 nodad
+	ip address replace "$own/24" dev eth0
+	ip address replace "$own_v6/64" dev eth0 nodad
 	until_ok 60 device_up
 	# Deleted namespaces disappear a little later.
 	[[ $(rdma system show) == *"netns shared"* ]] || until_ok 60 rdma system set netns shared
@@ -63,8 +63,8 @@ move_netdev_inside() {
 	ip link set eth0 netns inside
 	ip -netns inside -batch - <<-IP
 		link set lo up
-		address add 10.9.0.1/24 dev eth0
-		address add fd09::1/64 dev eth0 nodad
+		address add $own/24 dev eth0
+		address add $own_v6/64 dev eth0 nodad
 		link set eth0 up
 	IP
 	active() { ip netns exec inside rdma link show | grep -q 'state ACTIVE .*netdev eth0'; }
@@ -85,12 +85,12 @@ test_exclusive() {
 	name=$(device 1)
 	move_inside
 	start_server
-	if timeout 60 "$verbs" -d "$name" client vm2 queue_one_cq >"$work/outside" 2>&1; then
+	if timeout 60 "$verbs" -d "$name" client "$peer" queue_one_cq >"$work/outside" 2>&1; then
 		fail "the device was opened outside of its namespace"
 	fi
-	on 2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >"$work/passive" 2>&1 &
+	on 2 timeout 60 rping -s -a "$peer" -C 10 -V >"$work/passive" 2>&1 &
 	until_ok 30 waits rping
-	ip netns exec inside timeout 60 rping -c -a 10.9.0.2 -C 10 -V
+	ip netns exec inside timeout 60 rping -c -a "$peer" -C 10 -V
 	restore
 	traffic
 }
@@ -98,9 +98,9 @@ test_exclusive() {
 # The devices of a deleted namespace return to the initial namespace.
 test_deleted_under_traffic() {
 	move_inside
-	on 2 timeout 100 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
+	on 2 timeout 100 rping -s -a "$peer" -V >"$work/passive" 2>&1 &
 	until_ok 30 waits rping
-	ip netns exec inside timeout 100 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/active" 2>&1 &
+	ip netns exec inside timeout 100 rping -c -a "$peer" -C 1000000 -v -V >"$work/active" 2>&1 &
 	until_ok 30 grep -q 'ping data' "$work/active"
 	ip netns delete inside
 	ip netns pids inside 2>/dev/null | xargs -r kill || true
@@ -131,7 +131,7 @@ test_moved_under_traffic() {
 }
 
 # The device fails while it moves, at a moment when no client has it. The clients that have it after
-# the move are told.
+# the move get the event.
 test_failure_during_a_move() {
 	local name virtio
 	name=$(device 1)
@@ -205,7 +205,7 @@ test_netdev_removed_under_traffic() {
 	timeout 30 sh -c "echo $virtio >/sys/bus/virtio/drivers/virtio_net/unbind"
 	until_ok 10 link_is 1 DOWN
 	timeout 30 sh -c "echo $virtio >/sys/bus/virtio/drivers/virtio_net/bind"
-	# The traffic would end by itself only after a long timeout.
+	# Without this, the traffic would end only after a long timeout.
 	kill "$soak" || true
 	wait "$soak" || true
 	restore
@@ -224,11 +224,11 @@ test_cgroup() {
 	grep "$name hca_handle=1 hca_object=3" "$group/rdma.max"
 	start_server
 	sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" \
-		"$verbs" -d "$name" client vm2 queue_one_cq >"$work/limited" 2>&1 || status=$?
+		"$verbs" -d "$name" client "$peer" queue_one_cq >"$work/limited" 2>&1 || status=$?
 	((status != 0)) || fail "more objects than the group may have"
 	echo "$name hca_handle=max hca_object=max" >"$group/rdma.max"
 	start_server
-	sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$verbs" -d "$name" client vm2 \
+	sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$verbs" -d "$name" client "$peer" \
 		queue_one_cq
 	idle() { ! grep -q "$name hca_handle=[1-9]" "$group/rdma.current"; }
 	until_ok 10 idle

@@ -14,8 +14,8 @@ restore() {
 	ip link set "$net" down
 	ip link set "$net" name eth0 mtu 1500 2>/dev/null || ip link set "$net" mtu 1500
 	ip link set eth0 up
-	ip address replace 10.9.0.1/24 dev eth0
-	ip address replace fd09::1/64 dev eth0 nodad
+	ip address replace "$own/24" dev eth0
+	ip address replace "$own_v6/64" dev eth0 nodad
 	until_ok 20 link_is 1 ACTIVE
 }
 
@@ -58,7 +58,7 @@ test_down_and_up() {
 test_down_is_silent() {
 	has_feature 15 || skip "the device is not told"
 	start_server
-	client client vm2 port_down
+	client client "$peer" port_down
 	restore
 	traffic
 }
@@ -136,14 +136,14 @@ test_dormant_link() {
 # The switch of the host drops frames with another MAC address than the port's: the module says so,
 # and the network device works again with its own address.
 test_another_address() {
-	local own before
-	own=$(</sys/class/net/eth0/address)
+	local mac before
+	mac=$(</sys/class/net/eth0/address)
 	warnings() { dmesg | grep -c "another MAC address than the port" || true; }
 	before=$(warnings)
 	ip link set eth0 address 52:54:00:99:99:99
 	warned() { (($(warnings) > before)); }
 	until_ok 10 warned
-	ip link set eth0 address "$own"
+	ip link set eth0 address "$mac"
 	restore
 	traffic
 }
@@ -151,18 +151,18 @@ test_another_address() {
 # A macvlan interface with a MAC address that the port was given (macs=), in a namespace as those of
 # containers: its TCP works, and so do connections with its address in both directions.
 test_macvlan() {
-	local own index
-	own=$(</sys/class/net/eth0/address)
+	local mac index
+	mac=$(</sys/class/net/eth0/address)
 	modprobe macvlan
 	ip netns add pod
-	ip link add mv0 link eth0 address "56${own:2}" type macvlan mode bridge
+	ip link add mv0 link eth0 address "56${mac:2}" type macvlan mode bridge
 	ip link set mv0 netns pod
 	ip -netns pod -batch - <<-IP
 		link set lo up
 		address add 10.9.0.50/24 dev mv0
 		link set mv0 up
 	IP
-	ip netns exec pod ping -c 1 -w 20 10.9.0.2
+	ip netns exec pod ping -c 1 -w 20 "$peer"
 	pod_gid() {
 		for index in {0..255}; do
 			[[ $(<"/sys/class/infiniband/$(device 1)/ports/1/gids/$index") != *:ffff:0a09:0032 ]] ||
@@ -171,9 +171,9 @@ test_macvlan() {
 		return 1
 	}
 	until_ok 20 pod_gid
-	on 2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >"$work/passive" 2>&1 &
+	on 2 timeout 60 rping -s -a "$peer" -C 10 -V >"$work/passive" 2>&1 &
 	until_ok 30 waits rping
-	ip netns exec pod timeout 60 rping -c -a 10.9.0.2 -C 10 -V
+	ip netns exec pod timeout 60 rping -c -a "$peer" -C 10 -V
 	wait $!
 	ip netns exec pod timeout 60 rping -s -a 10.9.0.50 -C 10 -V >"$work/passive" 2>&1 &
 	waits_in_pod() { grep -q rping <(ip netns exec pod rdma res show cm_id); }

@@ -40,7 +40,7 @@ qperf_tests() {
 	on 2 timeout 500 qperf -lp 18515 >"$work/passive" 2>&1 &
 	until_ok 60 waits qperf
 	for name; do
-		timeout 120 qperf 10.9.0.2 -lp 18515 -cm1 -t 1 "$name" >"$work/active" 2>&1 || {
+		timeout 120 qperf "$peer" -lp 18515 -cm1 -t 1 "$name" >"$work/active" 2>&1 || {
 			cat "$work/active" "$work/passive"
 			return 1
 		}
@@ -60,23 +60,23 @@ test_qperf() {
 # it is not tested.
 rstream_options="-T v -C 200 -S 65536"
 test_rsockets() {
-	over_rdma 200 meet rstream "-b 10.9.0.2 -T b $rstream_options" \
-		"-s 10.9.0.2 -T b $rstream_options"
+	over_rdma 200 meet rstream "-b $peer -T b $rstream_options" \
+		"-s $peer -T b $rstream_options"
 }
 
 test_rsockets_asynchronous() { over_rdma 200 rstream_asynchronous; }
 
 # The asynchronous server never sleeps, so `waits` can't detect that it is ready: the client is
-# retried until the server is there. A client whose server ends first reports an error, over rxe
+# retried until the server is ready. A client whose server ends first reports an error, over rxe
 # too, so the test checks the server's status instead.
 rstream_asynchronous() {
 	local server
 	# shellcheck disable=SC2086
-	on 2 timeout 120 rstream -b 10.9.0.2 -T a $rstream_options >"$work/passive" 2>&1 &
+	on 2 timeout 120 rstream -b "$peer" -T a $rstream_options >"$work/passive" 2>&1 &
 	server=$!
 	while kill -0 "$server" 2>/dev/null; do
 		# shellcheck disable=SC2086
-		timeout 60 rstream -s 10.9.0.2 -T a $rstream_options >"$work/active" 2>&1 || sleep 0.2
+		timeout 60 rstream -s "$peer" -T a $rstream_options >"$work/active" 2>&1 || sleep 0.2
 	done
 	wait "$server" || {
 		cat "$work/passive" "$work/active"
@@ -88,7 +88,7 @@ rstream_asynchronous() {
 # Runs fi_pingpong, whose server waits at TCP port 18515. With -c it compares the data.
 pingpong() {
 	local command="fi_pingpong $* -c"
-	over_rdma 100 meet env "$command -B 18515" "$command -P 18515 10.9.0.2"
+	over_rdma 100 meet env "$command -B 18515" "$command -P 18515 $peer"
 }
 
 test_libfabric_connections() { pingpong -p verbs -e msg -I 20; }
@@ -106,7 +106,7 @@ mpi() {
 	done
 	shift
 	timeout 500 mpirun --allow-run-as-root --prtemca plm_ssh_agent "$top/selftests/mpi/agent" \
-		--host vm1,vm2 --map-by node -np 2 "${options[@]}" \
+		--host "$(uname -n),$(on -n 2 uname -n)" --map-by node -np 2 "${options[@]}" \
 		python3 -m mpi4py "$top/selftests/mpi/exchange.py" "$@" </dev/null >"$work/mpi" 2>&1 || {
 		cat "$work/mpi"
 		return 1

@@ -4,10 +4,9 @@
 # A second driver on the abstractions of the virtio bus: samples/virtio_rng.rs, with two entropy
 # devices of QEMU. One device answers. The other never answers, so reads from it wait.
 # testbed: --vms 1 --no-device --rng
+machines=(1)
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck disable=SC2034 # for lib.sh
-machines=(1)
 
 sample=$modules/module/samples/virtio_rng_sample.ko
 driver=/sys/bus/virtio/drivers/virtio_rng_sample

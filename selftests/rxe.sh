@@ -26,6 +26,7 @@
 # - includes the headers of a FLUSH twice in its ICRC, unlike any other device
 # - accepts a resize of a QP's queues and ignores it
 # - has no rate limits
+# - has other vendor errors
 # - has no thread domains, and sends datagrams that were built without a destination
 #
 # As the responder, rxe
@@ -40,12 +41,12 @@
 # - has address vectors of another layout than the test forges
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_recv_beyond_region
-	error_invalidate_user_key datagram_too_long state_bad_transitions
+	error_invalidate_user_key error_reasons datagram_too_long state_bad_transitions
 	atomic_beside_the_processor
 	extended_control extended_destination extended_parent_domain extended_refusals
 	group_without_echo dmabuf_udmabuf
 	memory_changed memory_change_refused memory_changed_under_traffic window_failed_binding
-	window_keeps_memory
+	window_keeps_memory window_revoked
 	flush_range_and_region flush_refusals state_sizes rate_limit_refusals)
 foreign_answers=(window_remote_invalidation window_access_flags)
 foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local
@@ -56,7 +57,7 @@ foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone
 
 test_verbs_with_rxe_as_server() {
 	start_server
-	client client vm2 "${foreign[@]/#/--except=}" "${foreign_answers[@]/#/--except=}" \
+	client client "$peer" "${foreign[@]/#/--except=}" "${foreign_answers[@]/#/--except=}" \
 		"${verbs_tests[@]}" >"$work/report" || {
 		grep -v '^ok' "$work/report"
 		return 1
@@ -68,7 +69,7 @@ test_verbs_with_rxe_as_client() {
 	: >"$work/server"
 	"$verbs" -d "$(device 1)" server >"$work/server" 2>&1 &
 	until_ok 60 grep -q listening "$work/server"
-	on 2 "$verbs" -d "$(device 2)" client vm1 "${foreign[@]/#/--except=}" \
+	on 2 "$verbs" -d "$(device 2)" client "$own" "${foreign[@]/#/--except=}" \
 		"${foreign_requests[@]/#/--except=}" \
 		"${verbs_tests[@]}" >"$work/report" || {
 		grep -v '^ok' "$work/report"

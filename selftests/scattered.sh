@@ -8,7 +8,7 @@
 
 test_single_pages() {
 	start_server
-	client client vm2 scattered_rings
+	client client "$peer" scattered_rings
 }
 
 run_tests test_single_pages

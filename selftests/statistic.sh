@@ -49,7 +49,6 @@ stop_soak() {
 }
 
 # One QP is bound and unbound by its number.
-# abi: R-1204, R-1206, R-1211, R-1215, R-1216, R-1217
 test_manual() {
 	local qpn counter bound count before after
 	rdma statistic qp mode link "$link"
@@ -57,6 +56,7 @@ test_manual() {
 	rdma statistic qp show link "$link"
 	[[ ! $(counters direct_tx_messages) ]]
 	qpn=$(soak_qpn)
+	# abi: R-1204
 	rdma statistic qp bind link "$link" lqpn "$qpn"
 	rdma statistic qp mode link "$link"
 	rdma statistic qp show link "$link"
@@ -65,16 +65,19 @@ test_manual() {
 		read -r counter bound count <<<"$(counters direct_tx_messages)"
 		((count > 10))
 	}
+	# abi: R-1206
 	until_ok 20 more
 	echo "counter $counter of $bound: $count"
 	[[ $bound == "$qpn" ]]
 	refused rdma statistic qp bind link "$link" lqpn "$qpn"
 	refused rdma statistic qp set link "$link" auto type on
 	before=$(port direct_tx_messages)
+	# abi: R-1216, R-1217
 	((before >= count))
 	rdma statistic qp unbind link "$link" cntn "$counter" lqpn "$qpn"
 	[[ ! $(counters direct_tx_messages) ]]
 	after=$(port direct_tx_messages)
+	# abi: R-1211, R-1215
 	((after >= before))
 	stop_soak
 	refused rdma statistic qp bind link "$link" lqpn "$qpn"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon is stopped for so long that QEMU answers in its place. Until it is known that the
-# device is gone, it may go on and write to memory, so no work of kernel clients ends.
+# The daemon is stopped for so long that QEMU answers in its place. Until the driver knows that the
+# device is gone, the device may continue and write to memory, so no work of kernel clients ends.
 # more: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -16,7 +16,7 @@ traced() {
 
 test_no_system_call() {
 	start_server
-	traced "$verbs" -d "$(device 1)" client vm2 quiet >"$work/calls"
+	traced "$verbs" -d "$(device 1)" client "$peer" quiet >"$work/calls"
 	grep -v '^KTAP\|^1\.\.\|^ok 1 quiet' "$work/calls" >"$work/between" || true
 	head -n 20 "$work/between"
 	echo "$(wc -l <"$work/between") system calls between the first post and the last poll"
@@ -26,7 +26,7 @@ test_no_system_call() {
 # The trace does show system calls: a sleeping consumer makes some.
 test_trace_sees_system_calls() {
 	start_server
-	strace -f -c -o "$work/summary" "$verbs" -d "$(device 1)" client vm2 event_next
+	strace -f -c -o "$work/summary" "$verbs" -d "$(device 1)" client "$peer" event_next
 	cat "$work/summary"
 	grep -Eq ' (poll|ppoll)$' "$work/summary"
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The test bed itself: data and signals that `on` passes between two VMs.
+# The test bed itself: data and signals that `on` passes between two VMs. The scripts also run
+# without it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -54,5 +55,45 @@ test_status_and_errors() {
 	((status == 137))
 }
 
+# The scripts against a peer that variables name. A program with the name of ssh reaches VM 2.
+test_scripts_over_ssh() {
+	local peers=(REMOTE_TYPE=ssh REMOTE_ARGS=root@peer "LOCAL_V4=$own" "REMOTE_V4=$peer")
+	mkdir "$work/bin"
+	cat >"$work/bin/ssh" <<-SSH
+		#!/bin/bash
+		echo "\$*" >>"$work/calls"
+		options=()
+		[[ \$1 != -n ]] || options=(-n)
+		shift \${#options[@]}
+		[[ \$# == 2 && \$1 == root@peer ]] && exec on "\${options[@]}" 2 sh -c "\$2"
+	SSH
+	chmod 755 "$work/bin/ssh"
+	scripts() {
+		PATH=$work/bin:$PATH make -s -C "$top/selftests" run_tests "$@" >"$work/report" ||
+			status=$?
+		cat "$work/report"
+	}
+
+	status=0
+	scripts TEST_PROGS=link.sh TESTS=test_link_active "${peers[@]}"
+	((status == 0))
+	grep -q '^    ok 1 link_active' "$work/report"
+	grep -q '^ok 1 link ' "$work/report"
+	grep -q 'rdma.*link.*show' "$work/calls"
+
+	scripts TEST_PROGS=link.sh TESTS=no_such_test "${peers[@]}"
+	((status != 0))
+	grep -q '^not ok 1 link ' "$work/report"
+}
+
+# A script is skipped on a machine that is not in a test bed, if nothing names a peer.
+test_scripts_without_peer() {
+	unshare -m sh -ec 'mount --bind /dev/null /usr/bin/on
+		exec make -s -C "$0" run_tests TEST_PROGS="link.sh data.sh"' "$top/selftests" |
+		tee "$work/report"
+	[[ $(grep -c '^ok [12] .* # SKIP' "$work/report") == 2 ]]
+	grep -q 'SKIP REMOTE_TYPE=ssh, .* do not name a peer' "$work/report"
+}
+
 run_tests test_input_comes_back test_tree_is_copied test_input_that_nobody_reads test_no_input \
-	test_status_and_errors
+	test_status_and_errors test_scripts_over_ssh test_scripts_without_peer

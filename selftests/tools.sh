@@ -36,7 +36,7 @@ test_first_steps() {
 	on 2 timeout 120 "$example" "$(device 2)" "$(gid_index 2)" >"$work/passive" 2>&1 &
 	listens_for_example() { [[ -n $(on 2 ss -Hltn 'sport = :18900') ]]; }
 	until_ok 60 listens_for_example
-	timeout 120 "$example" "$(device 1)" "$(gid_index 1)" vm2 >"$work/active"
+	timeout 120 "$example" "$(device 1)" "$(gid_index 1)" "$peer" >"$work/active"
 	wait $!
 	grep -qx 'read back: left in your memory' "$work/active"
 	grep -qx 'received: is anybody there?' "$work/passive"

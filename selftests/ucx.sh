@@ -31,7 +31,7 @@ perftest() {
 		at "$vm" sh -c "echo '$lines' >/run/ucx"
 	done
 	meet env "$(environment 2 "$transport") ucx_perftest -P 0 -p 18515 -b /run/ucx" \
-		"$(environment 1 "$transport") ucx_perftest vm2 -P 0 -p 18515 -b /run/ucx" || true
+		"$(environment 1 "$transport") ucx_perftest $peer -P 0 -p 18515 -b /run/ucx" || true
 	(($(grep -c ^Final: "$work/active") == $#))
 }
 
@@ -47,7 +47,7 @@ compared() {
 	until_ok 60 listens
 	# shellcheck disable=SC2046
 	env $(environment 1 rc_v) timeout 200 io_demo -q -p "$port" -c 10 -i 200 -d 1:1000000 \
-		-o read,write "$@" 10.9.0.2 || {
+		-o read,write "$@" "$peer" || {
 		cat "$work/passive"
 		return 1
 	}
@@ -76,7 +76,7 @@ test_datagrams() {
 }
 
 test_datagrams_ipv6() {
-	local gid='fd09:*'
+	local gid="${own_v6%%:*}:*"
 	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8'
 }
 

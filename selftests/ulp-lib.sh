@@ -2,8 +2,7 @@
 #
 # The kernel's own clients of verbs, for the scripts that test them: servers on VM 2, and
 # connections of VM 1 to them. Sourced after lib.sh.
-# shellcheck shell=bash
-server=10.9.0.2
+# shellcheck shell=bash disable=SC2154 # peer is of lib.sh
 target=/sys/kernel/config/target
 nvmet=/sys/kernel/config/nvmet
 nqn=nqn.2026-01.test:ram
@@ -66,7 +65,7 @@ start_nfs() {
 }
 
 # Mounts a directory of VM 2 at /mnt.
-mount_nfs() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,soft,timeo=600 "$server:/" /mnt; }
+mount_nfs() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,soft,timeo=600 "$peer:/" /mnt; }
 
 connect_nfs() {
 	start_nfs
@@ -92,11 +91,11 @@ connect_nvme() {
 		mkdir ports/1
 		echo rdma >ports/1/addr_trtype
 		echo ipv4 >ports/1/addr_adrfam
-		echo $server >ports/1/addr_traddr
+		echo $peer >ports/1/addr_traddr
 		echo 4420 >ports/1/addr_trsvcid
 		ln -s $nvmet/subsystems/$nqn ports/1/subsystems/"
 	modprobe nvme-rdma
-	echo "transport=rdma,traddr=$server,trsvcid=4420,nqn=$nqn,hostid=$id,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id" \
+	echo "transport=rdma,traddr=$peer,trsvcid=4420,nqn=$nqn,hostid=$id,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id" \
 		>/dev/nvme-fabrics
 	until_ok 20 test -b /dev/nvme0n1
 	connected nvme_rdma
@@ -133,8 +132,8 @@ connect_iser() {
 	start_target "iscsi_target_mod ib_isert" iscsi "$iqn" tpgt_1
 	on 2 bash -eu -c "
 		cd $target/iscsi/$iqn/tpgt_1
-		mkdir np/$server:3260
-		echo 1 >np/$server:3260/iser
+		mkdir np/$peer:3260
+		echo 1 >np/$peer:3260/iser
 		echo 0 >attrib/authentication
 		echo 1 >attrib/generate_node_acls
 		echo 1 >attrib/cache_dynamic_acls
@@ -144,8 +143,8 @@ connect_iser() {
 	echo "InitiatorName=iqn.2026-01.test:vm1" >/etc/iscsi/initiatorname.iscsi
 	mkdir -p /run/lock
 	iscsid
-	iscsiadm -m node -o new -T "$iqn" -p "$server:3260" -I iser
-	iscsiadm -m node -T "$iqn" -p "$server:3260" --login
+	iscsiadm -m node -o new -T "$iqn" -p "$peer:3260" -I iser
+	iscsiadm -m node -T "$iqn" -p "$peer:3260" --login
 	until_ok 20 disk
 	connected ib_iser
 }

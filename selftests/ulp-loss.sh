@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The kernel's own clients lose their device under traffic: it is unbound, fails or is unplugged.
-# The driver lets go of the device, traffic ends or goes on later, and a new connection works.
+# The driver releases the device, traffic ends or continues later, and a new connection works.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -31,7 +31,7 @@ stop_writer() { touch "$work/stop"; }
 # The ways to lose a device. Each returns when the driver has let go of it.
 unbind() { timeout 120 bash -c "echo '$(virtio_device 1)' >$driver/unbind"; }
 
-# The device breaks a queue and goes on.
+# The device breaks a queue and continues to work.
 fail_device() {
 	insmod "$kverbs" device="$(device 1)" device_nonsense=1
 	rmmod kverbs

@@ -52,7 +52,7 @@ test_nvme() {
 test_iser() {
 	connect_iser
 	disk_holds_data "$(disk)"
-	iscsiadm -m node -T "$iqn" -p "$server:3260" --logout
+	iscsiadm -m node -T "$iqn" -p "$peer:3260" --logout
 }
 
 # Prints the first GID of a VM, without colons.
@@ -74,7 +74,7 @@ test_srp() {
 		echo 1 >enable"
 	guid=$(on 2 cat /sys/module/ib_srpt/parameters/srpt_service_guid)
 	modprobe -a ib_srp sd_mod
-	echo "id_ext=${guid#0x},ioc_guid=${guid#0x},dest=$server:5555" \
+	echo "id_ext=${guid#0x},ioc_guid=${guid#0x},dest=$peer:5555" \
 		>"/sys/class/infiniband_srp/srp-$(device 1)-1/add_target"
 	until_ok 20 disk
 	connected ib_srp
@@ -106,9 +106,9 @@ else:
         rds.sendto(hashlib.sha256(data).digest(), (there, 4000))
 PYTHON
 	: >"$work/passive"
-	on 2 timeout 120 python3 -c "$(cat "$work/rds.py")" "$server" 10.9.0.1 >"$work/passive" 2>&1 &
+	on 2 timeout 120 python3 -c "$(cat "$work/rds.py")" "$peer" "$own" >"$work/passive" 2>&1 &
 	until_ok 60 grep -q bound "$work/passive"
-	timeout 120 python3 "$work/rds.py" 10.9.0.1 "$server" ask
+	timeout 120 python3 "$work/rds.py" "$own" "$peer" ask
 	wait $!
 	connected rds_rdma
 }

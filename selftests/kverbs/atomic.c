@@ -46,6 +46,7 @@ static bool atomics(struct pair *pair, struct ib_mr *mr)
 	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_FETCH_AND_ADD, 0, 0x1111111111111111, 0));
 	EXPECT(work_wait(work, IB_WC_SUCCESS));
 	EXPECT(work->wc.opcode == IB_WC_FETCH_ADD);
+	/* abi */
 	EXPECT(*before == 0x123456789abcdef0 && *number == 0x23456789abcdf001);
 
 	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 1, 2));
@@ -55,10 +56,12 @@ static bool atomics(struct pair *pair, struct ib_mr *mr)
 
 	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 0x23456789abcdf001, 42));
 	EXPECT(work_wait(work, IB_WC_SUCCESS));
+	/* abi: R-618 */
 	EXPECT(*before == 0x23456789abcdf001 && *number == 42);
 
 	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_FETCH_AND_ADD, 4, 1, 0));
 	EXPECT(work_wait(work, IB_WC_REM_INV_REQ_ERR));
+	/* abi: R-669 */
 	EXPECT(*number == 42);
 	return true;
 }
@@ -177,7 +180,6 @@ static bool has_global_atomics(struct ib_device *dev)
 }
 
 const struct test atomic_tests[] = {
-	/* abi */
 	{ "atomics", test_atomics, has_atomics },
 	/* abi: R-666 */
 	{ "atomics_and_cpu", test_atomics_race, has_global_atomics },

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device fails, but goes on: it answers no more commands and executes work requests until it is
- * reset. Meanwhile the peer sends without a pause. Buffers that the driver has given back must not
- * change any more.
+ * The device fails, but continues to work: it answers no more commands and executes work requests
+ * until it is reset. Meanwhile the peer sends without a pause. Buffers that the driver has given
+ * back must not change any more.
  *
  * The test takes the answers of the control queue away from the driver, and delays the reset.
  */
@@ -416,7 +416,7 @@ static bool fail(struct pair *pair, bool is_broken)
 	return true;
 }
 
-/* Also after a failed test the reset is let through, so that the threads end. */
+/* Allows the reset even if the test has failed, so that the threads end. */
 static bool run(struct pair *pair, bool is_broken)
 {
 	bool passed = fail(pair, is_broken);

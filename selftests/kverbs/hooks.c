@@ -5,11 +5,11 @@
  * - few_vectors=FUNCTION: the PCI function gets at most two interrupt vectors, so the queues of its
  *   virtio device share one.
  * - slow_notify=DEVICE: the next notification of the virtio device takes three seconds, or until
- *   the device's queues are deleted, whichever is first. The parameter `notifying` then is Y,
- *   `overtaken` is Y if the queues were deleted during the notification, and `unprotected` if the
- *   caller did not prevent the end of an RCU grace period. The hook itself prevents it too, since a
- *   probe can't be preempted, so only `unprotected` tells that the caller forgot it. A kernel whose
- *   readers can't be preempted keeps no count of them.
+ *   the device's queues are deleted, whichever is first. The parameter `notifying` is Y meanwhile.
+ *   `overtaken` is Y if the queues were deleted during the notification. `unprotected` is Y if the
+ *   caller was not in an RCU read-side critical section. The delay does not show this, since the
+ *   hook is a probe and can't be preempted. A kernel without preemptible RCU does not count its
+ *   readers, so there `unprotected` stays N.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -48,7 +48,7 @@ static int on_alloc(struct kprobe *probe, struct pt_regs *regs)
 {
 	struct pci_dev *dev = (void *)regs_get_kernel_argument(regs, 0);
 
-	/* No function has so many vectors, so the caller gets an error and takes fewer. */
+	/* No function has this many vectors, so the caller gets an error and takes fewer. */
 	if (regs_get_kernel_argument(regs, 1) > 2 && !strcmp(pci_name(dev), few_vectors)) {
 		regs->si = 4096;
 		regs->dx = 4096;

@@ -40,7 +40,7 @@ static bool post_message(struct pair *pair, struct work *recv, struct work *send
 	return true;
 }
 
-/* Whether the last message completes, and then further messages. */
+/* Whether the last message and later messages complete. */
 static bool goes_on(struct pair *pair, struct work *recv, struct work *send)
 {
 	int i;

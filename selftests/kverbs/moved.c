@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The device fails while the core moves it to another network namespace, at a moment when it is not
- * registered and no client has it. The clients that have it after the move are told.
+ * registered and no client has it. The clients that have it after the move get the event.
  */
 
 #include "kverbs.h"

@@ -94,6 +94,7 @@ static void shared_free(struct shared *shared)
 			ib_destroy_qp(shared->send[i].qp);
 		}
 		if (!IS_ERR_OR_NULL(shared->recv[i].qp)) {
+			/* abi */
 			ib_drain_qp(shared->recv[i].qp);
 			ib_destroy_qp(shared->recv[i].qp);
 		}
@@ -141,17 +142,21 @@ static bool shared_messages(struct shared *shared)
 	EXPECT(ib_post_srq_recv(shared->srq, &nothing, NULL) == -ENOMEM);
 	EXPECT(ib_destroy_srq_user(shared->srq, NULL) == -EBUSY);
 	for (i = 0; i < 40; i++) {
+		/* abi: R-565 */
 		EXPECT(message(shared, recv[i % 8], i));
 		recv[i % 8] = work_get();
 		EXPECT(!post(shared, recv[i % 8], i % 8 * MESSAGE));
 	}
 
+	/* abi: R-562 */
 	EXPECT(!ib_modify_srq(shared->srq, &attr, IB_SRQ_LIMIT));
+	/* abi: R-563 */
 	EXPECT(!ib_query_srq(shared->srq, &attr) && attr.srq_limit == 4 && attr.max_sge == 1);
 	for (; i < 44; i++)
 		EXPECT(message(shared, recv[i % 8], i));
 	EXPECT(!completion_done(&shared->limit));
 	EXPECT(message(shared, recv[i % 8], i));
+	/* abi */
 	EXPECT(wait_for_completion_timeout(&shared->limit, 30 * HZ));
 	EXPECT(!ib_query_srq(shared->srq, &attr) && !attr.srq_limit);
 	return true;
@@ -217,7 +222,6 @@ static bool test_srq_unpolled(struct pair *pair)
 }
 
 const struct test srq_tests[] = {
-	/* abi */
 	{ "srq", test_srq, has_srq },
 	{ "srq_unpolled", test_srq_unpolled, has_srq },
 	{},

@@ -14,7 +14,7 @@
 #include <linux/virtio.h>
 #include <linux/virtio_ring.h>
 
-/* QPs that are destroyed at once; fewer if the device has not so many. */
+/* Number of QPs that are destroyed together, unless the device supports fewer. */
 #define CROWD 100
 /* The driver's limit of commands in flight. */
 #define COMMANDS 32
@@ -75,7 +75,7 @@ static bool start(struct call *call, int (*verb)(void *))
 	return !IS_ERR(kthread_run(verb, call, "kverbs"));
 }
 
-/* Descriptors of the control queue that the device has or has not given back yet. */
+/* Number of descriptors of the control queue that are not free. */
 static unsigned int in_flight(struct pair *pair)
 {
 	struct virtqueue *control = control_queue(virtio_of(pair->dev));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Makes a device look slow: as long as the module is loaded, the interrupt of a virtqueue does not
- * arrive. The device goes on and answers; the driver does not see the answers.
+ * arrive. The device continues and answers; the driver does not see the answers.
  */
 
 #include <linux/interrupt.h>

@@ -65,6 +65,47 @@ test_gitlab() {
 	is_fine
 }
 
+# Unpacks the bundle once, and puts it into PATH of the next commands.
+with_bundle() {
+	in_project "$ci/unpack" "$archive" "$sum" "$work/dir/home/bundle"
+	in_project PATH="$work/dir/home/bundle/bin:$1:/usr/bin:/bin" "${@:2}"
+}
+
+# A crate's test program finds the device. Its result is that of `cargo test`.
+test_cargo() {
+	local cargo toolchain
+	cargo=$(type -P cargo) || skip "no cargo"
+	toolchain=$(dirname "$(rustup which cargo 2>/dev/null || echo "$cargo")")
+	"${as_user[@]}" "$toolchain/cargo" --version >/dev/null || skip "no cargo for ordinary users"
+	# shellcheck disable=SC2016 # of the user's shell
+	with_bundle "$toolchain" sh -ec '
+		mkdir -p src .cargo
+		cp "$0" .cargo/config.toml
+		printf "[package]\nname = \"example\"\nedition = \"2021\"\n" >Cargo.toml
+		echo "#[test] fn device() {
+			assert!(std::path::Path::new(\"/sys/class/infiniband/virtio_rdma0\").exists());
+		}
+		#[test] #[ignore] fn wrong() { panic!() }" >src/lib.rs
+		cargo test --offline --lib
+		! cargo test --offline --lib -- --ignored' "$ci/cargo.toml"
+	grep -q '^test device ... ok' "$work/out"
+	grep -q '^test wrong ... FAILED' "$work/out"
+	nothing_left
+}
+
+test_ctest() {
+	type -P ctest >/dev/null || skip "no ctest"
+	# shellcheck disable=SC2016
+	with_bundle /usr/bin sh -ec '
+		cp "$0" .
+		printf "#!/bin/sh\nibv_devinfo && on 2 ibv_devinfo\n" >rdma-test
+		chmod 755 rdma-test
+		cmake -B build .
+		ctest --test-dir build --output-on-failure' "$ci/CMakeLists.txt"
+	grep -q '100% tests passed' "$work/out"
+	nothing_left
+}
+
 test_wrong_sum() {
 	local status=0
 	in_project "$ci/unpack" "$archive" "${sum//[0-9]/0}" "$work/dir/home/wrong" || status=$?
@@ -77,4 +118,4 @@ archive=${archives[0]}
 [[ -f $archive ]] || fail 'no archive: run "make bundle"'
 sum=$(sha256sum "$archive")
 sum=${sum%% *}
-run_tests test_plain test_github test_gitlab test_wrong_sum
+run_tests test_plain test_github test_gitlab test_cargo test_ctest test_wrong_sum

@@ -16,6 +16,12 @@ fail() {
 	exit 1
 }
 
+# Skips a test, with a reason.
+skip() {
+	printf '%s\n' "$*"
+	exit 4
+}
+
 until_ok() {
 	local end=$((SECONDS + PATIENCE))
 	until "$@"; do
@@ -98,7 +104,7 @@ run_tests() {
 		wait $! || status=$?
 		case $status in
 		0) printf 'ok %d %s\n' "$number" "${name#test_}" ;;
-		77)
+		4)
 			# The last line of output is the reason.
 			((++skipped))
 			printf 'ok %d %s # SKIP %s\n' "$number" "${name#test_}" "$(tail -n 1 "$work/log")"

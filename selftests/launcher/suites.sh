@@ -25,7 +25,7 @@ suite() {
 	virtio_rdma run --rw --root "$ROOT" --timeout 1800 "$@" -- "./$name" \
 		</dev/null >"$work/out" 2>"$work/err" || status=$?
 	cat "$work/out"
-	((status != 77)) || exit 77
+	((status != 4)) || exit 4
 	((status == 0)) || fail "status $status"
 	nothing_left
 }

@@ -13,7 +13,7 @@ counters=/sys/class/infiniband/$device/ports/1/hw_counters
 # The index of the GID of the port's IPv4 address.
 gid=$(grep -l 0000:ffff:0a09:0001 /sys/class/infiniband/$device/ports/1/gids/* | head -n 1)
 gid=${gid##*/}
-# Time limit of a program in seconds, so that a hanging program fails its part alone. It is longer
+# Time limit of a program in seconds, so that a hanging program fails only its part. It is longer
 # than any program of the suites takes in emulated VMs.
 patience=300
 passed=0
@@ -84,7 +84,7 @@ meet() {
 need_ucx_verbs() {
 	if ! compgen -G '/usr/lib/*/ucx/libuct_ib.so*' >/dev/null; then
 		printf 'the UCX of this release has no transport for verbs\n'
-		exit 77
+		exit 4
 	fi
 }
 

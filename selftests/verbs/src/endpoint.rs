@@ -22,7 +22,7 @@ pub struct Options {
     pub cq_entries: Option<u32>,
     /// Whether the CQs have a completion channel.
     pub events: bool,
-    /// Remote operations that the QP admits.
+    /// Remote operations that the QP permits.
     pub access: u32,
     /// Path MTU, `enum ibv_mtu`.
     pub mtu: u32,
@@ -32,7 +32,7 @@ pub struct Options {
     pub timeout: u8,
     /// Number of transport retries.
     pub retries: u8,
-    /// Number of RNR retries; 7 is no limit.
+    /// Number of RNR retries; 7 means no limit.
     pub rnr_retries: u8,
     /// Minimum RNR NAK timer, as a code of the IBTA specification.
     pub rnr_timer: u8,
@@ -79,7 +79,6 @@ pub struct Endpoint {
     pub send: Rc<Cq>,
     /// CQ of the receive queue.
     pub recv: Rc<Cq>,
-    /// The PD.
     pub pd: Rc<Pd>,
     /// Path from the QP to the peer.
     pub path: Path,

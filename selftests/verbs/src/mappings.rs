@@ -71,7 +71,8 @@ impl Mapping<'_> {
     pub fn replace(&self) -> Result<()> {
         use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
         // SAFETY: The new mapping has the same address and length and is readable and writable, so
-        // accesses of the provider stay valid until it unmaps the range. No Rust object is there.
+        // accesses of the provider stay valid until it unmaps the range. No Rust object is at this
+        // address.
         unsafe {
             mmap_anonymous(
                 self.start as *mut _,
@@ -187,7 +188,6 @@ impl<'a> Mappings<'a> {
         Ok(found)
     }
 
-    /// The rings.
     pub fn rings(&self) -> &[Mapping<'a>] {
         &self.rings
     }

@@ -100,7 +100,6 @@ impl Context {
         &self.name
     }
 
-    /// The device's limits.
     pub fn limits(&self) -> Result<DeviceAttr> {
         let mut attr = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
         // SAFETY: The context is open, and all-zero bytes are a valid ibv_device_attr for the call

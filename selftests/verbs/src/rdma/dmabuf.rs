@@ -90,7 +90,6 @@ pub struct Udmabuf {
     buffer: OwnedFd,
 }
 
-/// `struct udmabuf_create`.
 #[repr(C)]
 struct UdmabufCreate {
     memfd: u32,

@@ -97,7 +97,7 @@ pub(super) unsafe fn poll(
             let status = (*cq).status;
             found.push(Wc::new(
                 (*cq).wr_id,
-                status,
+                [status, read!(read_vendor_err)],
                 read!(read_opcode),
                 read!(read_byte_len),
                 read!(read_wc_flags),

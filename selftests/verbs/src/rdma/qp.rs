@@ -80,13 +80,12 @@ pub struct Timing {
     pub timeout: u8,
     /// Number of transport retries.
     pub retries: u8,
-    /// Number of RNR retries; 7 is no limit.
+    /// Number of RNR retries; 7 means no limit.
     pub rnr_retries: u8,
     /// Maximum number of outstanding RDMA READs of this side.
     pub reads: u8,
 }
 
-/// A QP.
 pub struct Qp {
     raw: NonNull<ffi::ibv_qp>,
     kind: Kind,
@@ -201,7 +200,6 @@ impl Qp {
         self.raw.as_ptr()
     }
 
-    /// QPN.
     pub fn qpn(&self) -> u32 {
         // SAFETY: The QP exists.
         unsafe { self.raw.as_ref().qp_num }

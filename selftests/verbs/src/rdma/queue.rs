@@ -11,6 +11,7 @@ use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context as _, Result};
+use virtio_rdma_abi::cqe::WcReason;
 
 use super::context::{created, none, wait_readable};
 use super::{check, extended, ffi, Context};
@@ -22,6 +23,8 @@ pub struct Wc {
     pub id: u64,
     /// `enum ibv_wc_status`.
     pub status: u32,
+    /// The reason for an error, of our device.
+    pub vendor_err: u32,
     /// `enum ibv_wc_opcode`; valid only if the status is success.
     pub opcode: u32,
     /// Number of bytes received.
@@ -77,7 +80,7 @@ impl Wc {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn new(
         id: u64,
-        status: u32,
+        [status, vendor_err]: [u32; 2],
         opcode: u32,
         bytes: u32,
         flags: u32,
@@ -89,6 +92,7 @@ impl Wc {
         Self {
             id,
             status,
+            vendor_err,
             opcode,
             bytes,
             imm: has(ffi::IBV_WC_WITH_IMM).then_some(u32::from_be(extra)),
@@ -103,6 +107,18 @@ impl Wc {
     /// Fails unless the status is success.
     pub fn ok(self) -> Result<Self> {
         self.expect(ffi::IBV_WC_SUCCESS)
+    }
+
+    /// Fails unless the status is `status`, for this reason.
+    pub fn expect_for(self, status: u32, reason: WcReason) -> Result<Self> {
+        let told = u8::try_from(self.vendor_err).ok();
+        let told = told.and_then(|told| WcReason::try_from(told).ok());
+        ensure!(
+            told == Some(reason),
+            "the reason is {} instead of {reason:?}: {self:?}",
+            self.vendor_err
+        );
+        self.expect(status)
     }
 
     /// Fails unless the status is `status`.
@@ -125,7 +141,6 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A new channel.
     pub fn new(context: &Rc<Context>) -> Result<Rc<Self>> {
         // SAFETY: The context is open.
         let raw = created("create completion channel", unsafe {
@@ -203,7 +218,6 @@ impl Cq {
         })
     }
 
-    /// Number of entries.
     pub fn entries(&self) -> u32 {
         // SAFETY: The CQ exists.
         unsafe { self.raw.as_ref().cqe }.try_into().unwrap_or(0)
@@ -239,7 +253,7 @@ impl Cq {
             let extra = unsafe { wc.__bindgen_anon_1.imm_data };
             found.push(Wc::new(
                 wc.wr_id,
-                wc.status,
+                [wc.status, wc.vendor_err],
                 wc.opcode,
                 wc.byte_len,
                 wc.wc_flags,

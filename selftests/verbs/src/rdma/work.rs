@@ -10,7 +10,6 @@ use super::{check, ffi, Ah, Sge};
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// SEND.
     Send,
     /// SEND with immediate data.
     SendImm(u32),
@@ -63,7 +62,6 @@ pub struct SendWr<'a> {
     pub id: u64,
     /// The operation.
     pub op: Op,
-    /// The payload.
     pub payload: Payload<'a>,
     /// Whether success completes with a CQE.
     pub signaled: bool,

@@ -12,8 +12,8 @@ use crate::session::{Remote, Session, LIMIT};
 
 const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
 
-/// Connects an end and registers an MR. The QP and the MR admit atomic operations. Returns the end,
-/// the MR, and the memory of the peer.
+/// Connects an end and registers an MR. The QP and the MR permit atomic operations. Returns the
+/// end, the MR, and the memory of the peer.
 fn connect(session: &mut Session) -> Result<(Endpoint, Mr, Remote)> {
     ensure!(
         session.context.limits()?.atomics,
@@ -143,7 +143,7 @@ pub fn out_of_range(session: &mut Session) -> Result<()> {
     })
 }
 
-/// Memory that does not admit atomic operations is not changed.
+/// Memory that does not permit atomic operations is not changed.
 // abi
 pub fn region_without_remote_atomic(session: &mut Session) -> Result<()> {
     let (end, _, _) = connect(session)?;

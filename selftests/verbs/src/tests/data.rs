@@ -138,7 +138,6 @@ fn two_sided(
     end.recv.expect_empty()
 }
 
-/// SEND.
 pub fn send(session: &mut Session) -> Result<()> {
     two_sided(session, &Options::default(), &SIZES, None)
 }

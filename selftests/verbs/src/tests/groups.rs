@@ -58,7 +58,6 @@ impl Group {
 
 /// Two QPs on each side are members of a group. Each side sends once, and the QPs of the sender
 /// receive the message too.
-// abi
 pub fn members(session: &mut Session) -> Result<()> {
     let ends = [
         Endpoint::connect(session, &options())?,
@@ -70,6 +69,7 @@ pub fn members(session: &mut Session) -> Result<()> {
     for (round, active_sends) in [(1, true), (2, false)] {
         let sends = session.active() == active_sends;
         for (end, mr) in ends.iter().zip(&memory) {
+            // abi: R-800
             end.qp.attach(&group.gid)?;
             end.qp.recv(round, &[mr.sge(0, GRH + LENGTH)])?;
         }
@@ -79,11 +79,14 @@ pub fn members(session: &mut Session) -> Result<()> {
             false => ends[0].path.qpn,
         };
         if sends {
+            // abi: R-802
             group.send(&ends[0], &source, round)?;
         }
         for (end, mr) in ends.iter().zip(&memory) {
+            // abi
             receive_from(end, sender, mr, round, LENGTH, None)?;
         }
+        // abi: R-801
         for end in &ends {
             end.qp.detach(&group.gid)?;
         }

@@ -30,7 +30,6 @@ use anyhow::Result;
 
 use crate::session::Session;
 
-/// A test.
 pub struct Test {
     /// Name of the test, the same on both sides.
     pub name: &'static str,
@@ -124,6 +123,7 @@ pub const ALL: &[Test] = &[
     test("window_keeps_region", windows::keeps_region),
     test("window_keeps_memory", windows::keeps_memory),
     test("window_deallocated", windows::deallocated),
+    test("window_revoked", windows::revoked),
     test("atomic_write_values", placement::values),
     test("atomic_write_refusals", placement::refusals),
     test("flush_range_and_region", placement::range_and_region),
@@ -221,6 +221,7 @@ pub const ALL: &[Test] = &[
         errors::transport::receiver_ready_later,
     ),
     test("error_peer_gone", errors::transport::peer_gone),
+    test("error_reasons", errors::reasons::told),
     special("memory_gigabytes", memory::gigabytes),
     special("dmabuf_moves", dmabufs::moves),
     special("limits", limits::limits),

@@ -78,10 +78,10 @@ pub fn flows(session: &mut Session) -> Result<()> {
 }
 
 /// Errors of the manual page, and the states in which a QP may have a limit.
-// abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let caps = session.context.pacing()?;
     let (least, most) = (caps.qp_rate_limit_min, caps.qp_rate_limit_max);
+    // abi: R-845
     ensure!(
         (1..=1_000).contains(&least) && most >= 1_000_000,
         "rates from {least} to {most} kb/s"
@@ -93,11 +93,13 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         (Kind::Uc, ffi::IBV_QPT_UC),
         (Kind::Ud, ffi::IBV_QPT_UD),
     ] {
+        // abi: R-78
         ensure!(
             caps.supported_qpts & (1 << number) != 0,
             "no limit of {kind:?}"
         );
         let qp = Qp::of(kind, &pd, &cq, &cq, Options::default().caps)?;
+        // abi: R-840
         refuses("a limit in RESET", qp.limit_rate(&rate(least)), EINVAL)?;
         qp.init(access::ALL)?;
         refuses("a limit in INIT", qp.limit_rate(&rate(least)), EINVAL)?;
@@ -109,8 +111,10 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     qp.limit_rate(&rate(least))?;
     qp.limit_rate(&rate(most))?;
     for (what, limit) in [
+        // abi: R-838
         ("a rate too low", rate(least - 1)),
         ("a rate too high", rate(most + 1)),
+        // abi: R-77
         (
             "a burst too long",
             RateLimit {
@@ -118,6 +122,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
                 ..rate(least)
             },
         ),
+        // abi: R-839
         (
             "a burst without a rate",
             RateLimit {
@@ -144,6 +149,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     refuses("an attribute out of range", modify(qp, most + 1), EINVAL)?;
     session.peer.meet()?;
     qp.to_state(ffi::IBV_QPS_ERR)?;
+    // abi: R-840
     refuses("a limit in ERR", qp.limit_rate(&rate(least)), EINVAL)?;
     session.peer.meet()
 }

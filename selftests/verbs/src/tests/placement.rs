@@ -102,7 +102,8 @@ pub fn values(session: &mut Session) -> Result<()> {
     compare("words beside", &mr.read(72, 8), &[0; 8])
 }
 
-/// Atomic WRITEs are refused for misaligned words, read-only memory and QPs that do not admit them.
+/// Atomic WRITEs are refused if the word is misaligned, if the memory is read-only, or if the QP
+/// does not permit them.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let writable = access::LOCAL_WRITE | access::REMOTE_WRITE;
@@ -182,7 +183,7 @@ pub fn range_and_region(session: &mut Session) -> Result<()> {
 }
 
 /// FLUSHes are refused for memory without the access flag, wrong keys and ranges, and QPs that do
-/// not admit them.
+/// not permit them.
 // abi: R-756
 pub fn flush_refusals(session: &mut Session) -> Result<()> {
     let flushable = access::LOCAL_WRITE | access::FLUSH_GLOBAL;

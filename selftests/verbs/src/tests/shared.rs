@@ -153,7 +153,6 @@ pub fn beyond_region(session: &mut Session) -> Result<()> {
 
 /// The limit event is raised once. The SRQ can be enlarged while it contains receives. A QP in ERR
 /// leaves the receives to the other QPs.
-// abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;
     if session.active() {
@@ -170,14 +169,18 @@ pub fn attributes(session: &mut Session) -> Result<()> {
     for id in 0..10 {
         side.post(id)?;
     }
+    // abi: R-562
     side.srq.arm(7)?;
+    // abi: R-563
     ensure!(side.srq.query()?.limit == 7, "limit not armed");
     session.peer.meet()?;
     for id in 0..4 {
         side.receive(id, id, 0)?;
     }
     let event = session.context.async_event(LIMIT)?;
+    // abi: R-589
     ensure!(event == ffi::IBV_EVENT_SRQ_LIMIT_REACHED, "event {event}");
+    // abi: R-568
     ensure!(side.srq.query()?.limit == 0, "limit still armed");
 
     side.srq.resize(64)?;
@@ -188,9 +191,11 @@ pub fn attributes(session: &mut Session) -> Result<()> {
     }
     side.qps[0].to_state(ffi::IBV_QPS_ERR)?;
     let event = session.context.async_event(LIMIT)?;
+    // abi: R-567
     ensure!(event == ffi::IBV_EVENT_QP_LAST_WQE_REACHED, "event {event}");
     session.peer.meet()?;
     for id in 4..40 {
+        // abi: R-576
         side.receive(id, id, 1)?;
     }
     side.cq.expect_empty()?;
@@ -223,7 +228,6 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 
 /// A CQ is resized while completions arrive and wait in it. No completion is lost or duplicated,
 /// and their order is kept.
-// abi
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
     let mut options = Options::default();
@@ -246,9 +250,11 @@ pub fn resize(session: &mut Session) -> Result<()> {
                 write(posted)?;
                 posted += 1;
             }
+            // abi: R-578
             end.send.resize([70, 1000, 32_766, 64][round % 4])?;
             let count = [10, 64, 33][round % 3];
             for wc in end.send.wait(count, LIMIT)? {
+                // abi
                 ensure!(wc.ok()?.id == polled, "{} instead of {polled}", wc.id);
                 polled += 1;
             }
@@ -262,6 +268,7 @@ pub fn resize(session: &mut Session) -> Result<()> {
         end.send.arm(false)?;
         end.send.resize(200)?;
         write(posted)?;
+        // abi: R-584
         end.send.event(LIMIT)?;
         end.sent()?.ok()?;
         for entries in [0, session.context.limits()?.max_cqe + 1] {

@@ -46,8 +46,6 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 }
 
 /// Queries return the attributes that were set, in all states.
-// abi
-// abi
 pub fn query(session: &mut Session) -> Result<()> {
     let options = Options {
         access: access::REMOTE_READ,
@@ -61,52 +59,67 @@ pub fn query(session: &mut Session) -> Result<()> {
         ..Options::default()
     };
     let end = Endpoint::connect(session, &options)?;
+    // abi
     let attr = end.qp.query()?;
     ensure!(attr.qp_state == ffi::IBV_QPS_RTS, "state {}", attr.qp_state);
+    // abi: R-220
     ensure!(attr.path_mtu == options.mtu, "path MTU {}", attr.path_mtu);
+    // abi: R-225
     ensure!(
         attr.dest_qp_num == end.path.qpn,
         "destination QPN {}",
         attr.dest_qp_num
     );
+    // abi: R-223
     ensure!(attr.rq_psn == end.path.psn, "RQ PSN {:#x}", attr.rq_psn);
+    // abi: R-224
     ensure!(attr.sq_psn == options.psn, "SQ PSN {:#x}", attr.sq_psn);
+    // abi: R-226
     ensure!(
         attr.qp_access_flags & access::REMOTE_READ != 0
             && attr.qp_access_flags & access::REMOTE_WRITE == 0,
         "access {:#x}",
         attr.qp_access_flags
     );
+    // abi: R-235
     ensure!(attr.timeout == options.timeout, "timeout {}", attr.timeout);
+    // abi: R-236
     ensure!(
         attr.retry_cnt == options.retries,
         "retries {}",
         attr.retry_cnt
     );
+    // abi: R-237
     ensure!(
         attr.rnr_retry == options.rnr_retries,
         "RNR retries {}",
         attr.rnr_retry
     );
+    // abi: R-233
     ensure!(
         attr.min_rnr_timer == options.rnr_timer,
         "RNR timer {}",
         attr.min_rnr_timer
     );
+    // abi: R-231
     ensure!(
         attr.max_rd_atomic == 1,
         "READs as requester {}",
         attr.max_rd_atomic
     );
+    // abi: R-232
     ensure!(
         attr.max_dest_rd_atomic == 1,
         "READs as responder {}",
         attr.max_dest_rd_atomic
     );
+    // abi: R-234
     ensure!(attr.port_num == 1, "port {}", attr.port_num);
     // SAFETY: All members of the union are valid for any bytes.
     let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
+    // abi: R-253
     ensure!(dgid == end.path.gid, "destination GID {dgid:x?}");
+    // abi: R-241
     ensure!(
         attr.cap.max_send_wr == end.qp.caps().send_wr,
         "send WRs {}",
@@ -129,7 +142,6 @@ pub fn query(session: &mut Session) -> Result<()> {
 
 /// Transitions that are not in the state table, and values out of range, are refused and change
 /// nothing.
-// abi
 pub fn bad_transitions(session: &mut Session) -> Result<()> {
     let options = Options::default();
     let pd = Pd::new(&session.context)?;
@@ -155,6 +167,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
     let invalid = |what: &str, result: Result<()>, state: u32| -> Result<()> {
         let error = refused(what, result)?;
         ensure!(errno(&error) == Some(EINVAL), "{what}: {error:#}");
+        // abi: R-212
         ensure!(
             qp.state()? == state,
             "{what} changed the state to {}",
@@ -163,6 +176,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
         Ok(())
     };
     let active_mtu = session.context.port()?.active_mtu;
+    // abi: R-203
     invalid("RESET to RTR", qp.rtr(&path), ffi::IBV_QPS_RESET)?;
     invalid("RESET to RTS", qp.rts(&timing), ffi::IBV_QPS_RESET)?;
     let sge = crate::rdma::Mr::new(&pd, 64, access::ALL)?;
@@ -176,17 +190,20 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
         mtu: active_mtu + 1,
         ..path
     };
+    // abi: R-220
     invalid("a larger path MTU", qp.rtr(&wide), ffi::IBV_QPS_INIT)?;
     let no_gid = Path {
         gid_index: 255,
         ..path
     };
+    // abi: R-263
     ensure!(
         qp.rtr(&no_gid).is_err(),
         "a GID index that does not exist was taken"
     );
     ensure!(qp.state()? == ffi::IBV_QPS_INIT);
     let long = Path { mtu: 9, ..path };
+    // abi: R-261
     invalid(
         "a path MTU that does not exist",
         qp.rtr(&long),
@@ -198,6 +215,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
         "a send was posted in INIT"
     );
     // Receives may be posted from INIT on.
+    // abi: R-197
     qp.recv(1, &[sge.sge(0, 64)])?;
     qp.rtr(&path)?;
     qp.rts(&timing)?;

@@ -3,6 +3,7 @@
 //! Memory windows: the passive side binds them, and the active side accesses memory through them.
 
 use anyhow::{ensure, Result};
+use virtio_rdma_abi::cqe::WcReason;
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
@@ -104,7 +105,7 @@ fn hear(session: &mut Session) -> Result<Remote> {
 const OK: u32 = ffi::IBV_WC_SUCCESS;
 const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
 
-/// The device reports windows, type 2B but not type 2A, and their number.
+/// The device reports the number of memory windows, and supports type 2B but not type 2A.
 // abi
 pub fn capabilities(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
@@ -327,7 +328,6 @@ pub fn access_flags(session: &mut Session) -> Result<()> {
 
 /// A failed binding completes with its status and does not change the window. The caller restores
 /// the old key, with which the window can be bound again.
-// abi
 pub fn failed_binding(session: &mut Session) -> Result<()> {
     let pd = crate::rdma::Pd::new(&session.context)?;
     let good = Mr::new(&pd, SIZE, BINDABLE)?;
@@ -335,15 +335,19 @@ pub fn failed_binding(session: &mut Session) -> Result<()> {
     let read_only = Mr::new(&pd, SIZE, access::MW_BIND)?;
     let mut mw = Mw::new(&pd, MwKind::One)?;
     for shown in [
+        // abi: R-399
         Shown::of(&unbindable, 0, 100, access::REMOTE_READ),
+        // abi: R-400
         Shown::of(&read_only, 0, 100, access::REMOTE_WRITE),
         Shown::of(&read_only, 0, 100, access::REMOTE_ATOMIC),
+        // abi: R-401
         Shown::of(&good, 1, SIZE, access::REMOTE_READ),
         Shown::of(&good, 0, 100, access::MW_BIND),
     ] {
         let end = Endpoint::connect_in(session, &pd, &Options::default())?;
         let before = mw.rkey();
         mw.bind(&end.qp, 7, &shown)?;
+        // abi: R-718
         end.sent()?.expect(ffi::IBV_WC_MW_BIND_ERR)?;
         ensure!(
             mw.rkey() == next_key(before),
@@ -499,5 +503,19 @@ pub fn deallocated(session: &mut Session) -> Result<()> {
     let Side { mr, end: _end, .. } = side;
     mr.deregister()?;
     session.peer.meet()?;
+    session.peer.meet()
+}
+
+/// A window that is invalidated a second time: its key is revoked, which `vendor_err` tells.
+// abi
+pub fn revoked(session: &mut Session) -> Result<()> {
+    let side = Side::new(session, &Options::default())?;
+    if !session.active() {
+        let mut mw = Mw::new(&side.end.pd, MwKind::Two)?;
+        side.bind_two(&mut mw, access::REMOTE_WRITE)?;
+        let invalidate = || side.end.run(Op::LocalInvalidate(mw.rkey()), &[]);
+        invalidate()?.ok()?;
+        invalidate()?.expect_for(ffi::IBV_WC_MW_BIND_ERR, WcReason::KeyRevoked)?;
+    }
     session.peer.meet()
 }

@@ -4,6 +4,7 @@
 //! 1.3, volume 1, 9.9.2 (requester errors), 9.9.3 (responder errors) and 11.6.2 (status).
 
 pub mod local;
+pub mod reasons;
 pub mod remote;
 pub mod transport;
 
@@ -13,7 +14,7 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::compare;
-use crate::rdma::{ffi, status_name, Mr, Op, SendWr, Sge};
+use crate::rdma::{ffi, status_name, Mr, Op, SendWr, Sge, Wc};
 use crate::session::{Session, LIMIT};
 
 const SIZE: usize = 8192;
@@ -22,7 +23,7 @@ const SIZE: usize = 8192;
 /// flushed.
 fn fails(end: &Endpoint, op: Op, sges: &[Sge], status: u32) -> Result<()> {
     end.run(op, sges)?.expect(status)?;
-    flushes_in_err(end)
+    flushes_in_err(end).map(drop)
 }
 
 /// Checks that a request moves the QP to ERR. Returns the status of the request.
@@ -32,8 +33,9 @@ fn fatal(end: &Endpoint, op: Op, sges: &[Sge]) -> Result<u32> {
     Ok(status)
 }
 
-/// Waits until the QP is in ERR, and checks that it flushes work requests.
-fn flushes_in_err(end: &Endpoint) -> Result<()> {
+/// Waits until the QP is in ERR, and checks that it flushes work requests. Returns the completion
+/// of one.
+fn flushes_in_err(end: &Endpoint) -> Result<Wc> {
     let deadline = Instant::now() + LIMIT;
     while end.qp.state()? != ffi::IBV_QPS_ERR {
         ensure!(
@@ -46,7 +48,7 @@ fn flushes_in_err(end: &Endpoint) -> Result<()> {
     end.qp.send(&SendWr::new(99, Op::Send, &[]))?;
     let wc = end.sent()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?;
     ensure!(wc.id == 99, "completion {}", wc.id);
-    Ok(())
+    Ok(wc)
 }
 
 /// Maximum number of attempts at a request that must fail, if packets may get lost.
@@ -150,6 +152,6 @@ fn receive_fails(
         session.peer.meet()?;
         ensure!(end.received()?.expect(receiver)?.id == 5);
         ensure!(end.received()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?.id == 6);
-        flushes_in_err(end)
+        flushes_in_err(end).map(drop)
     }
 }

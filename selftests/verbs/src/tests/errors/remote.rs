@@ -110,7 +110,7 @@ pub fn region_without_remote_read(session: &mut Session) -> Result<()> {
     )
 }
 
-/// RDMA WRITE to a QP that does not admit WRITEs.
+/// RDMA WRITE to a QP that does not permit WRITEs.
 // abi
 pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -126,7 +126,7 @@ pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
     )
 }
 
-/// RDMA READ from a QP that does not admit READs.
+/// RDMA READ from a QP that does not permit READs.
 // abi
 pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
     let options = Options {

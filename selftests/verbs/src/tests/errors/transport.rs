@@ -9,7 +9,7 @@ use anyhow::{ensure, Result};
 use super::{fails, flushes_in_err, SIZE};
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::compare;
-use crate::rdma::{ffi, Op, SendWr};
+use crate::rdma::{ffi, Mr, Op, SendWr};
 use crate::session::Session;
 
 /// No receive is posted, and the RNR retries run out.
@@ -54,13 +54,16 @@ pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The peer's QP is destroyed, and the transport retries run out.
-// abi
-pub fn peer_gone(session: &mut Session) -> Result<()> {
+/// Runs `then` on the active side, with a QP whose peer is destroyed.
+pub(super) fn without_peer(
+    session: &mut Session,
+    retries: u8,
+    then: impl FnOnce(&Endpoint, &Mr) -> Result<()>,
+) -> Result<()> {
     let options = Options {
         // 4.096 µs · 2¹⁴ is 67 ms.
         timeout: 14,
-        retries: 3,
+        retries,
         ..Options::default()
     };
     let end = Endpoint::connect(session, &options)?;
@@ -72,15 +75,23 @@ pub fn peer_gone(session: &mut Session) -> Result<()> {
     }
     let mr = end.memory(SIZE)?;
     session.peer.meet()?;
-    // The first SEND runs out of retries, and the second is flushed.
-    let sges = [mr.sge(0, 100)];
-    end.qp.send_all(&[
-        SendWr::new(1, Op::Send, &sges),
-        SendWr::new(2, Op::Send, &sges),
-    ])?;
-    let first = end.sent()?.expect(ffi::IBV_WC_RETRY_EXC_ERR)?;
-    let second = end.sent()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?;
-    ensure!((first.id, second.id) == (1, 2));
-    flushes_in_err(&end)?;
+    then(&end, &mr)?;
     session.peer.meet()
+}
+
+/// The peer's QP is destroyed, and the transport retries run out.
+// abi
+pub fn peer_gone(session: &mut Session) -> Result<()> {
+    without_peer(session, 3, |end, mr| {
+        // The first SEND runs out of retries, and the second is flushed.
+        let sges = [mr.sge(0, 100)];
+        end.qp.send_all(&[
+            SendWr::new(1, Op::Send, &sges),
+            SendWr::new(2, Op::Send, &sges),
+        ])?;
+        let first = end.sent()?.expect(ffi::IBV_WC_RETRY_EXC_ERR)?;
+        let second = end.sent()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?;
+        ensure!((first.id, second.id) == (1, 2));
+        flushes_in_err(end).map(drop)
+    })
 }
