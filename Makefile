@@ -31,22 +31,29 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS="$(KRUSTFLAGS)" KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup t vm build module module-clippy module-doc kverbs provider device tools demo \
-	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
-	check-versions check-kernels check-rdma-core sim planted sanitize mutants mutants-module \
-	pacing bench bench-archive bench-keep \
-	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
-	prose loc cycles install uninstall packages check-packages check-suites
+.PHONY: help help-all setup t vm build module module-clippy module-doc kverbs provider device \
+	tools demo bundle-dir bundle bundle-sources shell check check-more check-debug \
+	check-pyverbs check-versions check-kernels check-rdma-core kernel-support sim planted \
+	sanitize mutants mutants-module pacing bench bench-archive bench-keep lint unit selftests \
+	fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose cycles install \
+	uninstall packages check-packages check-suites
 
 help:
 	@printf '%s\n' \
-		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 6 GB, once' \
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
+		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
 		'make t CRATE=roce T=NAME   tests of a crate whose names contain NAME, by the host'\''s Rust' \
 		'make vm T=selftests/link.sh TESTS=test_NAME   a script in machines, with programs compiled quickly' \
-		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
-		'make check-more    the tests in further machines: virtqueue mode, rxe, rdma-core'\''s tests ...' \
+		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
+		'make build      the kernel module, the provider, the device, the tools' \
+		'make clean      remove programs, modules and logs; distclean: all of build, the sysroot too' \
+		'make help-all   all targets'
+
+help-all: help
+	@printf '%s\n' '' \
+		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 6 GB, once' \
+		'make check-more    the tests in other machines: virtqueue mode, rxe, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make check-versions    providers and modules of other versions against the present ones' \
@@ -65,23 +72,21 @@ help:
 		'make bench-archive  the same, and an archive of it to be sent' \
 		'make bench-keep     later runs are compared with the last one' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
-		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
-		'make bundle     the same as an archive; bundle-sources: what must be published beside it' \
-		'make build      the kernel module, the provider, the device, the tools' \
+		'make bundle     build/bundle as an archive; bundle-sources: what must be published beside it' \
 		'make module | provider | device | tools   one of them' \
+		'make kernel-support KDIR=TREE   what a kernel tree lacks for module and machines' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
 		'make lint | unit | selftests              one part of check' \
 		'make install    daemon, provider, module source, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
 		'make packages   Debian packages of daemon, provider and module, in build/debian/debs' \
 		'make check-suites   programs and suites of Debian releases in VMs with their root; downloads 2 GB' \
-		'make check-packages    installs them in a Debian system, boots it, tries libvirt; downloads 1 GB' \
+		'make check-packages    the packages in a Debian system that boots, and libvirt; downloads 1 GB' \
 		'make prose      breaches of style' \
-		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
 		'make fmt        format the sources' \
-		'make clean      remove programs, modules and logs; distclean: all of build, the sysroot too' \
 		'' \
-		'KERNEL=SERIES builds module and kverbs for an older kernel series, in build/kernels/SERIES.' \
+		'KERNEL=SERIES builds module and kverbs for an older kernel series, in build/kernels/SERIES;' \
+		'KDIR=TREE for the kernel of any prepared tree, in build/kernels/RELEASE.' \
 		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
 		'"tools/dev/testbed run --help". T="FILE..." are the selftests to run. BENCH="OPTIONS" goes to the' \
 		'figures: --full, --rounds N ...'
@@ -109,8 +114,9 @@ vm:
 
 build: module kverbs provider device tools
 
+# KDIR=TREE builds it for the kernel of any prepared tree instead.
 module: setup
-	$(call kbuild,module) modules
+	$(if $(KDIR),tools/dev/module-for $(KDIR) module,$(call kbuild,module) modules)
 
 # Checks the module with clippy, in a directory of its own: in build/module, make would consider the
 # objects up to date.
@@ -123,7 +129,13 @@ module-doc: module
 
 # Tests of the verbs that kernel clients use.
 kverbs: setup
-	$(call kbuild,kverbs,/selftests/kverbs) modules
+	$(if $(KDIR),tools/dev/module-for $(KDIR) kverbs,\
+		$(call kbuild,kverbs,/selftests/kverbs) modules)
+
+# Reports what the kernel of a prepared tree lacks for our modules and for VMs.
+kernel-support: setup
+	@$(if $(KDIR),,$(error KDIR=TREE is missing))
+	@tools/dev/kernel-support $(KDIR)
 
 # One library with many names: for linking programs, for loading by programs, and for loading by
 # libibverbs. The last name contains the number of libibverbs' private ABI.
@@ -140,15 +152,30 @@ provider: setup
 	@install -m 644 -D -t $(build)/provider/include/infiniband \
 		tools/provider/include/infiniband/virtio_rdma_dv.h
 
+# The daemon that users get names the lines of a panic's backtrace. Tests do without: line tables
+# make it take half as long again to link.
+lines := env CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
+packages: with_lines := $(lines)
+
 device: setup
-	$(enter) cargo build $(quiet) --profile $(PROFILE) -p virtio-rdmad
+	$(enter) $(with_lines) cargo build $(quiet) --profile $(PROFILE) -p virtio-rdmad
 
 # Statically linked programs run in any root file system.
-static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
+static = RUSTFLAGS="-C target-feature=+crt-static" $(enter) $(1) cargo build $(quiet) \
 	--target x86_64-unknown-linux-gnu
-portable := $(static) --profile portable
+portable := $(call static) --profile portable
 
-tools: setup
+# The modules that guests load at their start. Tests load others from the sysroot.
+boot_modules := overlay virtio_blk ext4 virtio_net ib_uverbs rdma_ucm ib_umad rdma_rxe
+
+$(build)/kernel.release: | setup ;
+
+$(build)/modules/made: $(build)/kernel.release Makefile tools/launcher/guest-modules
+	$(enter) tools/launcher/guest-modules $(build)/modules/$(file <$(build)/kernel.release) \
+		$(file <$(build)/kernel.release) $(boot_modules)
+	@touch $@
+
+tools: setup $(build)/modules/made
 	$(enter) cargo build $(quiet) --profile $(PROFILE) -p launcher -p verbs-test --bins \
 		--examples
 	$(portable) -p guest
@@ -157,7 +184,7 @@ tools: setup
 # Everything that `virtio-rdma` needs, in one directory that can be moved and be read-only. The
 # daemon is linked statically: started by the bundle's loader, it could not execute itself again.
 bundle-dir: module provider tools
-	$(static) --release -p virtio-rdmad
+	$(call static,$(lines)) --release -p virtio-rdmad
 	$(portable) -p launcher --bin virtio-rdma
 	@tools/launcher/bundle $(build)/bundle
 
@@ -243,7 +270,7 @@ SEEDS ?= 0..100000
 sim: setup
 	$(enter) env SIM_SEEDS=$(SEEDS) cargo test $(quiet) --release -p verbs --test sim
 
-# Plants known bugs. KIND has names of patches in selftests/planted, or a kind of test.
+# Plants known bugs. KIND has names of files in selftests/planted, or a kind of test.
 KIND ?=
 planted: setup
 	@tools/dev/planted $(KIND)
@@ -299,9 +326,6 @@ lint: setup
 prose: setup
 	@tools/dev/tidy/run prose
 
-loc: setup
-	@tools/dev/tidy/run loc
-
 cycles: setup
 	@tools/dev/tidy/run cycles
 
@@ -318,7 +342,7 @@ fmt: setup
 clean:
 	rm -rf $(build)/target $(build)/target-fuzz $(build)/target-coverage $(build)/planted \
 		$(build)/module $(build)/module-clippy $(build)/module-doc $(build)/provider \
-		$(build)/logs
+		$(build)/logs $(build)/modules $(build)/cache
 
 distclean:
 	tools/dev/setup --remove

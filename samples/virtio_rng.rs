@@ -178,7 +178,6 @@ impl HwRng for Rng {
     }
 }
 
-/// The driver.
 struct Driver;
 
 /// A bound device.

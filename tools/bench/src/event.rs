@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Events: messages to the host from a part of the benchmark in a virtual machine, each a line of
-//! JSON.
+//! Events: messages to the host from a part of the benchmark in a virtual machine, one line of JSON
+//! each.
 
 use std::io::{self, Write};
 
@@ -30,7 +30,6 @@ pub enum Event {
     Failure {
         /// The name of the measurement.
         what: String,
-        /// The error.
         error: String,
         /// The output of the programs.
         log: String,

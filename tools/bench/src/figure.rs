@@ -144,7 +144,6 @@ impl Key {
     }
 }
 
-/// One figure.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Figure {
     /// The subject of the figure.
@@ -233,7 +232,6 @@ impl From<Samples> for Plain {
 pub struct Failure {
     /// The planned measurement, in words.
     pub what: String,
-    /// The error.
     pub error: String,
     /// The file with the output of the programs, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,6 @@ impl OwnMemory {
         }
     }
 
-    /// All bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let before = self.bytes.as_ptr().align_offset(PAGE_SIZE as usize);
         &mut self.bytes[before..][..self.len]

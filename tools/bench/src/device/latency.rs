@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use testkit::engine::Daemon;
 use verbs::{PathPolicy, RuntimeConfig};
 use vswitch::Config;
 
-use super::harness::Daemon;
 use crate::scale::{percentile, Probe};
 
 /// Bytes of a message.

@@ -11,13 +11,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use testkit::engine::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 use vswitch::{Config, DatagramPath, Uplink};
 
 use super::cpu::device_time;
-use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
 
 /// Maximum number of messages and of bytes of a pair of VMs in a round.
 const MESSAGES: u32 = 16_384;
@@ -61,7 +61,7 @@ pub struct Load {
     pub size: u32,
     /// Number of pairs of VMs. In each pair, one VM sends to the other.
     pub pairs: u32,
-    /// Number of further VMs of each daemon, which do nothing. Only for [`Way::Unix`].
+    /// Number of other VMs of each daemon, which do nothing. Only for [`Way::Unix`].
     pub idle: u32,
     /// Number of connections of each pair.
     pub qps: u32,

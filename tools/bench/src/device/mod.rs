@@ -8,11 +8,6 @@
 //! divides their number by this processor time. For comparison, libc's copy and a copy with a
 //! CRC are measured, from memory like a VM's.
 
-// The harness of the engine's tests, which acts as drivers. Only a part of it is used here.
-#[allow(dead_code, unused_imports)]
-#[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
-pub mod harness;
-
 mod cpu;
 mod floor;
 mod latency;
@@ -28,9 +23,6 @@ use crate::vm::is_host;
 use load::{Load, Pages, Way};
 
 pub use cpu::{on_processor, own_time, rate};
-
-/// The simulated drivers use own rings.
-const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// The start of the configurations of this part, except those of the floors.
 pub const ALONE: &str = "device alone, ";

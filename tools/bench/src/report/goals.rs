@@ -7,7 +7,7 @@ use super::table::bytes;
 use crate::device::{ALONE, APART, CRC, FLOOR, HOST_APART, LATENCY, TCP};
 use crate::figure::{Figure, Goal, Report};
 use crate::host::MEMCPY;
-use crate::run::{PER_PROCESSOR_SECOND, PROVIDER};
+use crate::run::{FIRST_COMPLETION, PER_PROCESSOR_SECOND, PROVIDER};
 use crate::vm::instructions::KERNEL;
 
 const KIB: u64 = 1 << 10;
@@ -212,6 +212,13 @@ pub fn goals(report: &Report) -> Vec<Goal> {
         1.0,
         "s",
         values(report, Of("insmod to port ACTIVE", "direct")),
+    ));
+    all.push(judge(
+        "start of two machines to the first completion",
+        AtMost,
+        3000.0,
+        "ms",
+        values(report, Of(FIRST_COMPLETION, "start")),
     ));
     all.push(judge(
         "creation of 4,096 QPs and CQs: the last over the first",

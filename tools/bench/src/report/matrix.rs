@@ -14,7 +14,6 @@ type Load<'a> = (&'a str, Option<u64>, Shape);
 const LOAD: [&str; 5] = ["path", "size", "guests", "QPs", "workers"];
 const COLUMNS: usize = LOAD.len() + Quantity::ALL.len();
 
-/// The heads of the columns.
 pub fn heads() -> [&'static str; COLUMNS] {
     let quantities = Quantity::ALL.map(Quantity::head);
     array::from_fn(|column| match column.checked_sub(LOAD.len()) {

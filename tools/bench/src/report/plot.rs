@@ -38,7 +38,6 @@ enum Across {
     Count,
 }
 
-/// A plot.
 struct Plot {
     title: &'static str,
     /// An explanation for the reader.
@@ -50,7 +49,6 @@ struct Plot {
 
 /// A picture of a plot, with its texts.
 pub struct Picture {
-    /// The title.
     pub title: &'static str,
     /// An explanation for the reader.
     pub text: &'static str,

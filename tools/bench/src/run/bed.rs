@@ -30,7 +30,7 @@ pub struct Bed<'a> {
 }
 
 /// The path of the testbed program.
-fn testbed() -> Result<PathBuf> {
+pub fn testbed() -> Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name("testbed"))
 }
 

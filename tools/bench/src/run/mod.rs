@@ -4,6 +4,7 @@
 mod bed;
 mod progress;
 mod provider;
+mod start;
 mod usage;
 
 use std::fs;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::device;
-use crate::figure::Report;
+use crate::figure::{Failure, Report};
 use crate::host;
 use crate::kept;
 use crate::machine::Machine;
@@ -26,6 +27,7 @@ use progress::Progress;
 
 pub use bed::PER_PROCESSOR_SECOND;
 pub use provider::PROVIDER;
+pub use start::FIRST_COMPLETION;
 
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,6 +38,8 @@ pub enum Part {
     Device,
     /// The device with many guests, QPs and workers, without virtual machines.
     Scale,
+    /// The start of two virtual machines, by phase.
+    Start,
     /// Two virtual machines with one daemon, which copies from memory to memory; also rxe and TCP.
     Direct,
     /// Two virtual machines with a daemon each, which exchange RoCEv2 packets; also rxe and TCP.
@@ -108,6 +112,10 @@ pub fn run(options: &Options) -> Result<Report> {
         progress.part("instructions");
         report.extend(provider::count()?);
     }
+    if wanted(Part::Start) {
+        progress.part("start");
+        starts(&mut report, options);
+    }
     for part in [
         Part::Direct,
         Part::Wire,
@@ -165,6 +173,20 @@ fn device_alone(options: &Options) -> Result<Report> {
     })
 }
 
+/// Measures the start of virtual machines, in as many rounds as asked for.
+fn starts(report: &mut Report, options: &Options) {
+    for _ in 0..options.rounds {
+        if let Err(error) = start::measure(report, &options.logs) {
+            report.failures.push(Failure {
+                what: FIRST_COMPLETION.to_owned(),
+                error: format!("{error:#}"),
+                log: None,
+            });
+            return;
+        }
+    }
+}
+
 /// The virtual machines of a part.
 fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
     // The processors are divided between two machines and a daemon with one or two busy threads.
@@ -193,7 +215,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
             }
         }
         // With enough memory for the registration of 1 GiB.
-        Part::Host | Part::Device | Part::Scale | Part::Direct => (
+        Part::Host | Part::Device | Part::Scale | Part::Start | Part::Direct => (
             "direct",
             "--path direct --rxe-beside --mem 1700",
             "--only traffic,syscalls,registration,objects,load",

@@ -50,7 +50,7 @@ fn seconds_of(process: &Path) -> Result<f64> {
         .filter_map(|thread| on_processor(&thread.path()))
         .reduce(|one, other| one + other)
         .map(|time| time.as_secs_f64())
-        .context("this kernel keeps no account in schedstat")
+        .context("can't read schedstat: the kernel needs CONFIG_SCHED_INFO")
 }
 
 fn anonymous(status: &str) -> Option<f64> {

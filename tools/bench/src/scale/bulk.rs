@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
+use testkit::engine::Cq;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcStatus;
 use virtio_rdma_ring::{CompletionConsumer, RingMemory};
 
 use super::lane::Lane;
-use crate::device::harness::Cq;
 use crate::device::own_time;
 
 /// Pause of a player that has found few completions, so that workers can use its processor.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Completions are few if they are less than the outstanding work requests divided by this number.
+/// A poll finds few completions if it finds fewer than one per `LITTLE` outstanding work requests.
 const LITTLE: u32 = 8;
 
 /// QPs of one guest that share a CQ.

@@ -3,11 +3,10 @@
 //! A connection whose WQEs are written only once: posting a work request again just advances the
 //! producer's position.
 
+use testkit::engine::{connect, Cq, Mr, Options, Qp, Vm, Wr, FULL};
 use virtio_rdma_abi::ib::{Mtu, SigType, WrOpcode};
 use virtio_rdma_abi::ring::{Doorbell, WORK_SLOTS};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
-
-use crate::device::harness::{connect, Cq, Mr, Options, Qp, Vm, Wr, FULL};
 
 /// Number of message buffers of a guest. The buffers are contiguous.
 pub const BUFFERS: u32 = 64;

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::time::{clock_gettime, ClockId};
+use testkit::engine::{Cq, Daemon, Vm};
 use verbs::RuntimeConfig;
 use virtio_rdma_abi::ring::CQ_SLOTS;
 use vswitch::Config;
@@ -17,7 +18,6 @@ use super::probe::Probe;
 use super::quantity::Quantity;
 use super::statistics::{fairness, percentile};
 use super::Options;
-use crate::device::harness::{Cq, Daemon, Vm};
 use crate::device::own_time;
 use crate::figure::Shape;
 
@@ -32,7 +32,6 @@ const ENTRIES: u32 = 32_768;
 /// Time until the load is steady.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// A load.
 pub struct Load<'a> {
     shape: Shape,
     options: &'a Options,
@@ -55,12 +54,10 @@ impl Drop for Stop<'_> {
 }
 
 impl<'a> Load<'a> {
-    /// A load of this shape.
     pub fn new(shape: Shape, options: &'a Options) -> Self {
         Self { shape, options }
     }
 
-    /// Measures the load.
     pub fn measure(&self) -> Vec<(Quantity, f64)> {
         let daemon = self.daemon();
         let guests: Vec<_> = daemon

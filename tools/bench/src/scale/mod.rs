@@ -26,7 +26,7 @@ pub use probe::Probe;
 pub use quantity::Quantity;
 pub use statistics::percentile;
 
-/// Maximum number of guests: the harness numbers guests with a byte.
+/// Maximum number of guests: the kit numbers guests with a byte.
 const MAX_GUESTS: i64 = 250;
 /// Maximum size of a message in bytes: the buffers of a guest must fit into its memory.
 const MAX_SIZE: i64 = 256 << 10;

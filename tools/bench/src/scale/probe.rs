@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use testkit::engine::{wait, Cq, Vm};
+use testkit::spin_until;
+
 use super::lane::{Guest, Lane};
-use crate::device::harness::waiting::spin_until;
-use crate::device::harness::{wait, Cq, Vm};
 
 /// Slots of a QP's send queue. Only one work request is outstanding at a time.
 const DEPTH: u32 = 2;

@@ -51,11 +51,10 @@ impl Quantity {
             Self::Median => ["latency of a sparse sender, 50 %", "50 % µs", "µs"],
             Self::Percentile99 => ["latency of a sparse sender, 99 %", "99 %", "µs"],
             Self::Percentile999 => ["latency of a sparse sender, 99.9 %", "99.9 %", "µs"],
-            Self::Memory => ["memory of a pair of QPs", "B a pair", "B"],
+            Self::Memory => ["memory of a pair of QPs", "B per pair", "B"],
         }
     }
 
-    /// The name of the quantity.
     pub const fn name(self) -> &'static str {
         self.texts()[0]
     }
@@ -65,7 +64,6 @@ impl Quantity {
         self.texts()[1]
     }
 
-    /// The unit of the quantity.
     pub const fn unit(self) -> &'static str {
         self.texts()[2]
     }

@@ -14,7 +14,6 @@ const GIDS: u32 = 256;
 /// A device and the entry of its GID table to use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Device {
-    /// The name of the device.
     pub name: String,
     /// Index of the RoCE v2 GID of the device's IPv4 address.
     pub gid_index: u32,
@@ -25,12 +24,10 @@ pub struct Device {
 pub struct Devices {
     /// The virtio-rdma device.
     pub own: Device,
-    /// The rxe device, if there is one.
     pub rxe: Option<Device>,
 }
 
 impl Devices {
-    /// Finds the devices.
     pub fn find() -> Result<Self> {
         Ok(Self {
             own: device(&first(true).context("no device of virtio_rdma")?)?,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Setting of the kernel: whether it allocates programs' memory page by page, or in large folios.
+//! The kernel's setting for programs' memory: single pages, or large folios.
 //!
 //! With multi-size THP (Linux 6.8, Documentation/admin-guide/mm/transhuge.rst), an unmodified
 //! program that touches memory gets the largest aligned folio that is available. Debian's kernel

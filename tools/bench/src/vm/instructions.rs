@@ -67,11 +67,11 @@ fn ticks(log: &str, what: &str) -> Result<f64> {
         .lines()
         .rev()
         .find_map(|line| line.split_once(&said))
-        .with_context(|| format!("{MODULE} did not say what a {what} takes"))?;
+        .with_context(|| format!("{MODULE} has not logged the cost of a {what}"))?;
     number
         .trim()
         .parse()
-        .with_context(|| format!("{number:?} is no number"))
+        .with_context(|| format!("{number:?} is not a number"))
 }
 
 #[cfg(test)]

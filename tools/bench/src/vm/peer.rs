@@ -28,7 +28,6 @@ const END: Duration = Duration::from_secs(30);
 /// The code of LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// A command to the peer.
 #[derive(Debug, Deserialize, Serialize)]
 enum PeerCommand {
     /// Start a program and answer when it listens at a TCP port.
@@ -41,7 +40,6 @@ enum PeerCommand {
     Folios { large: bool },
 }
 
-/// An answer of the peer.
 #[derive(Debug, Deserialize, Serialize)]
 enum PeerAnswer {
     /// The program listens at its port.

@@ -12,7 +12,6 @@ pub enum Verb {
     Write,
     /// RDMA READ.
     Read,
-    /// SEND.
     Send,
 }
 
@@ -38,7 +37,6 @@ pub struct Run {
     pub events: bool,
     /// Bytes of a message.
     pub size: u64,
-    /// Number of messages.
     pub iterations: u64,
     /// Number of QPs that share the messages.
     pub qps: u64,
@@ -80,7 +78,6 @@ impl Run {
 /// The result of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidth {
-    /// Number of messages.
     pub messages: f64,
     /// Rate in messages per second.
     pub rate: f64,
@@ -91,7 +88,6 @@ pub struct Bandwidth {
 /// Durations of round trips in µs, halved for verbs with which both sides send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
-    /// The median.
     pub median: f64,
     /// The 99th percentile.
     pub percentile_99: f64,
@@ -178,7 +174,7 @@ fn row<const N: usize>(printed: &str, columns: &[&str; N]) -> Result<[f64; N]> {
         .collect::<Result<Vec<f64>, _>>()
         .with_context(|| format!("not figures: {line:?}"))?;
     let Ok(values) = <[f64; N]>::try_from(values) else {
-        bail!("{line:?} has not the columns of {heading:?}");
+        bail!("{line:?} does not have the columns of {heading:?}");
     };
     ensure!(
         values.iter().all(|value| value.is_finite()),

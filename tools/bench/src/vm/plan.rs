@@ -19,7 +19,6 @@ pub enum Case {
         /// The memory of the programs.
         memory: Memory,
     },
-    /// Round trips.
     RoundTrips {
         /// The verb that moves the messages.
         verb: Verb,
@@ -42,7 +41,6 @@ pub enum Case {
 pub enum Which {
     /// virtio-rdma.
     Own,
-    /// rxe.
     Rxe,
 }
 

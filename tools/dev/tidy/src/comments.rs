@@ -10,28 +10,21 @@ use crate::tokens::{split, Class};
 pub struct Paragraph {
     /// Index of the first line, from 0.
     pub line: usize,
-    /// Number of lines.
-    pub lines: usize,
-    /// The prefix of the first line: indentation, comment marker, item marker.
-    pub first: String,
-    /// The prefix of each further line.
-    pub rest: String,
     /// The text. Its lines are joined by spaces.
     pub text: String,
     /// Whether the paragraph is the first one of a comment.
     pub begins: bool,
-    /// Whether the paragraph can be wrapped: its lines have no code.
-    pub alone: bool,
+    /// Whether its lines have no code.
+    alone: bool,
 }
 
-/// A line of a comment or document.
+/// A line of a comment or document, without markers.
 struct Line<'a> {
     number: usize,
-    prefix: String,
     text: &'a str,
-    /// `begins`: whether a comment may begin in this line. `alone`: whether the line has no
-    /// code.
+    /// Whether a comment may begin in this line.
     begins: bool,
+    /// Whether the line has no code.
     alone: bool,
 }
 
@@ -79,11 +72,8 @@ pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
             first_of_comment = false;
             continue;
         }
-        let before = format!("{}{}", line.prefix, &line.text[..indent]);
         match found.last_mut() {
             Some(last) if open && marker == 0 && last.alone && line.alone => {
-                last.lines += 1;
-                last.rest = before;
                 last.text.push(' ');
                 last.text.push_str(text);
             }
@@ -93,9 +83,6 @@ pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
                 }
                 found.push(Paragraph {
                     line: line.number,
-                    lines: 1,
-                    first: format!("{before}{}", &text[..marker]),
-                    rest: continuation(&before, marker),
                     text: text[marker..].to_owned(),
                     begins: first_of_comment,
                     alone: line.alone,
@@ -106,16 +93,6 @@ pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
         open = true;
     }
     found
-}
-
-/// The prefix of a further line, if the paragraph has only one line so far.
-fn continuation(first: &str, marker: usize) -> String {
-    let base = match first.find("\"\"\"").or_else(|| first.find("/*")) {
-        Some(at) if first[at..].starts_with("/*") => format!("{} * ", &first[..at]),
-        Some(at) => first[..at].to_owned(),
-        None => first.to_owned(),
-    };
-    base + &" ".repeat(marker)
 }
 
 /// The length of the marker of a list item, including the space after it; 0 without a marker.
@@ -163,7 +140,6 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
     if source.language.is_document() {
         let line = |(number, text)| Line {
             number,
-            prefix: String::new(),
             text,
             begins: number == 0,
             alone: true,
@@ -183,7 +159,6 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
                 let alone = before.trim().is_empty();
                 is_new |= !alone;
                 for (at, line) in token.text.lines().enumerate() {
-                    let indent = if at == 0 { before } else { "" };
                     let begins = at == 0 && (is_new || token.text.starts_with("/*"));
                     let marker = marker(source.language, line, at == 0);
                     let end = text[token.start + token.text.len()..].lines().next();
@@ -193,7 +168,6 @@ fn lines(source: &SourceFile) -> Vec<Line<'_>> {
                         && end.is_some_and(|rest| !rest.trim().is_empty());
                     lines.push(Line {
                         number: number + at,
-                        prefix: format!("{indent}{}", &line[..marker]),
                         text: content(source.language, &line[marker..]),
                         begins,
                         alone: alone && !is_followed,
@@ -260,8 +234,7 @@ mod tests {
         assert_eq!(texts(Language::Rust, text), ["A b.", "C d", "E"]);
         let found = of(Language::Rust, text);
         assert_eq!((found[0].begins, found[1].begins), (true, false));
-        assert_eq!((found[1].line, found[1].lines), (3, 2));
-        assert_eq!((&*found[1].first, &*found[1].rest), ("/// - ", "///   "));
+        assert_eq!(found[1].line, 3);
     }
 
     #[test]
@@ -273,7 +246,6 @@ mod tests {
         );
         let found = of(Language::Rust, text);
         assert!(found.iter().all(|paragraph| paragraph.begins));
-        assert_eq!(found[5].rest, "    // ");
     }
 
     #[test]

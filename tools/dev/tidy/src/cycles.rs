@@ -6,15 +6,21 @@
 //! with its reason. Without these uses, no cycle may be left. An entry that closes no cycle any
 //! more is an error too.
 
-use crate::imports::{uses, Uses};
-use crate::sources::Tree;
-use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::imports::{uses, Uses};
+use crate::sources::Tree;
 
 /// The crates whose files are checked: the root file, and the folder of the checked files.
 const CRATES: &[(&str, &str)] = &[
     ("drivers/infiniband/hw/virtio_rdma/main.rs", "drivers"),
+    (
+        "tools/rdmad/scheduler/src/lib.rs",
+        "tools/rdmad/scheduler/src",
+    ),
     ("tools/rdmad/verbs/src/lib.rs", "tools/rdmad/verbs/src"),
 ];
 

@@ -7,12 +7,13 @@
 //! use`, `pub(crate) use`) does not count: it is a re-export. A file that imports a re-exported
 //! name uses the file that defines the name.
 
-use crate::loc::{after_block, starts_with};
-use crate::sources::Language;
-use crate::tokens::{split, Class, Token};
-use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::sources::Language;
+use crate::tokens::{split, Class, Token};
 
 /// Segments of a path, without `crate`.
 type Names = Vec<String>;
@@ -359,6 +360,33 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     parts.iter().collect()
+}
+
+/// Whether the tokens begin with these words.
+fn starts_with(tokens: &[&Token<'_>], words: &[&str]) -> bool {
+    tokens.len() >= words.len()
+        && tokens
+            .iter()
+            .zip(words)
+            .all(|(token, word)| token.text == *word)
+}
+
+/// The number of tokens of the item with which the tokens begin, up to its `;` or the end of its
+/// block.
+fn after_block(tokens: &[&Token<'_>]) -> Option<usize> {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate() {
+        match token.text {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            ";" if depth == 0 => return Some(at + 1),
+            _ => continue,
+        }
+        if depth == 0 {
+            return Some(at + 1);
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@
 //! this checkout. Leading folders may be omitted. `FILE:NAME` refers to a function or type that the
 //! file defines.
 
-use crate::sources::{Language, SourceFile, Tree};
-use crate::tokens::{split, Class};
-use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::Result;
+
+use crate::sources::{Language, SourceFile, Tree};
+use crate::tokens::{split, Class};
+
 /// Extensions of sources.
-const EXTENSIONS: &[&str] = &[".rs", ".c", ".h", ".sh", ".py", ".md", ".patch"];
+const EXTENSIONS: &[&str] = &[".rs", ".c", ".h", ".sh", ".py", ".md", ".edit", ".patch"];
 
 /// Top-level folders with which no path of another project begins.
 const FOLDERS: &[&str] = &[

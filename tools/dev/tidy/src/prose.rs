@@ -3,13 +3,15 @@
 //! Breaches of style that a program can detect: long lines, and sentences that begin with a pronoun
 //! or a relative clause instead of a noun.
 
-use crate::comments::{paragraphs, Paragraph};
-use crate::sources::{Language, SourceFile, Tree};
-use anyhow::Result;
 use std::path::PathBuf;
 
+use anyhow::Result;
+
+use crate::comments::{paragraphs, Paragraph};
+use crate::sources::{Language, SourceFile, Tree};
+
 /// The maximum width of a line, in columns.
-pub const COLUMNS: usize = 100;
+const COLUMNS: usize = 100;
 
 /// Minimum length, in characters, of a word or quoted text whose line may be longer.
 const UNBREAKABLE: usize = 60;
@@ -48,9 +50,6 @@ const PREPOSITIONS: &[&str] = &[
     "as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "under", "with",
 ];
 
-/// Generated files, which are not checked.
-const GENERATED: &[&str] = &["Documentation/conformance.md"];
-
 /// Files whose lines may be long. `setup` runs a stage again if the stage's text has changed, so
 /// its lines are not wrapped.
 const RECIPES: &[&str] = &["tools/dev/setup"];
@@ -59,9 +58,6 @@ const RECIPES: &[&str] = &["tools/dev/setup"];
 pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for source in tree.sources(files)? {
-        if GENERATED.contains(&source.path.as_str()) {
-            continue;
-        }
         let path = &source.path;
         for (line, columns) in long_lines(&source) {
             complaints.push(format!("{path}:{}: line of {columns} columns", line + 1));
@@ -89,7 +85,7 @@ fn long_lines(source: &SourceFile) -> Vec<(usize, usize)> {
         let is_link = line.contains("://") || text.starts_with('[');
         let is_directive = text.starts_with("# more: ") || text.starts_with("# testbed: ");
         let is_unbreakable = |piece: &str| piece.len() > UNBREAKABLE;
-        // A message must not be broken, so that a search finds it. Docstrings are no messages.
+        // A message must not be broken, so that a search finds it. Docstrings are not messages.
         let messages = line.replace("\"\"\"", " ");
         let is_quoted = |quote| messages.split(quote).skip(1).step_by(2).any(is_unbreakable);
         let has_single = matches!(source.language, Language::Shell | Language::Hash);
@@ -109,7 +105,7 @@ fn long_lines(source: &SourceFile) -> Vec<(usize, usize)> {
 /// The width of a line in columns. A tab has 8 columns as in the kernel's style, or 4 in shell
 /// scripts. A character has as many columns as bytes, which is how the kernel's checkpatch counts,
 /// except in Markdown.
-pub fn columns(line: &str, language: Language) -> usize {
+fn columns(line: &str, language: Language) -> usize {
     let tab = match language {
         Language::Shell => 4,
         _ => 8,

@@ -2,23 +2,21 @@
 
 //! The files of the checkout and their languages.
 
-use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 
 /// The language of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// Rust.
     Rust,
     /// C, headers included.
     C,
     /// Shell scripts.
     Shell,
-    /// Python.
     Python,
     /// Makefiles and configuration files, with comments that begin with `#`.
     Hash,
-    /// Markdown.
     Markdown,
     /// Man pages.
     Man,
@@ -27,7 +25,7 @@ pub enum Language {
 impl Language {
     /// Returns the language of a file, or `None` for data.
     pub fn of(path: &str, text: &str) -> Option<Self> {
-        if path.starts_with("LICENSES/") || path.starts_with("tools/fuzz/corpus/") {
+        if path.starts_with("LICENSES/") {
             return None;
         }
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -56,11 +54,9 @@ impl Language {
     }
 }
 
-/// One file.
 pub struct SourceFile {
     /// The path, relative to the top of the checkout.
     pub path: String,
-    /// The language of the file.
     pub language: Language,
     /// The content of the file.
     pub text: String,
@@ -73,29 +69,11 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Opens a checkout. `list` is a file with the paths of its files, one a line.
+    /// Opens a checkout. `list` is a file with the paths of its files, one per line.
     pub fn open(top: PathBuf, list: &Path) -> Result<Self> {
         let list = std::fs::read_to_string(list).with_context(|| list.display().to_string())?;
         let exists = |path: &&str| top.join(path).is_file();
         let paths = list.lines().filter(exists).map(String::from).collect();
-        Ok(Self { top, paths })
-    }
-
-    /// Opens a directory with all files below it.
-    pub fn walk(top: PathBuf) -> Result<Self> {
-        let mut paths = Vec::new();
-        let mut folders = vec![top.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-                let path = entry?.path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    paths.push(path.strip_prefix(&top)?.display().to_string());
-                }
-            }
-        }
-        paths.sort();
         Ok(Self { top, paths })
     }
 

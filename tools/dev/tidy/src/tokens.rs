@@ -3,8 +3,9 @@
 //! Splits a source into comments, space and code. In shell scripts, makefiles and Python, only
 //! whole lines and docstrings are comments; a comment after code counts as code.
 
-use crate::sources::Language;
 use ra_ap_rustc_lexer as lexer;
+
+use crate::sources::Language;
 
 /// The class of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,7 @@ pub enum Class {
 /// A piece of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// The class of the token.
     pub class: Class,
-    /// The text of the token.
     pub text: &'a str,
     /// Offset of the first byte in the source.
     pub start: usize,
