@@ -104,8 +104,12 @@ macro_rules! trace_events {
                     };
                 }
             }
+            // The compiler checks the arguments and drops the code.
             #[cfg(not(CONFIG_TRACEPOINTS))]
-            let _ = values;
+            if false {
+                let ($($value,)*) = values();
+                $(let _ = $crate::trace_event::Value::argument(&$value);)*
+            }
         }
     )*};
 }
