@@ -70,8 +70,10 @@ __rust_helper bool rust_helper_netdev_is_registered(const struct net_device *dev
 	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
 }
 
-/* Calls a function, which may sleep, for the devices of all namespaces. The caller holds the RTNL,
- * so no device comes or goes meanwhile. */
+/*
+ * Calls a function, which may sleep, for the devices of all namespaces. The caller holds the RTNL,
+ * so no device comes or goes meanwhile.
+ */
 __rust_helper void rust_helper_netdev_for_each(void (*call)(struct net_device *dev, void *context),
 					       void *context)
 {

@@ -353,7 +353,7 @@ attributes! {
     PATH_MTU = ib_qp_attr_mask_IB_QP_PATH_MTU: path_mtu -> u32;
     /// Exponent of the time after which an unacknowledged packet is sent again.
     TIMEOUT = ib_qp_attr_mask_IB_QP_TIMEOUT: timeout -> u8;
-    /// Number of retries without an acknowledgement.
+    /// Number of retries without an acknowledgment.
     RETRY_CNT = ib_qp_attr_mask_IB_QP_RETRY_CNT: retry_cnt -> u8;
     /// Number of retries while the peer has no receive work request.
     RNR_RETRY = ib_qp_attr_mask_IB_QP_RNR_RETRY: rnr_retry -> u8;
