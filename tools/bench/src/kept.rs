@@ -16,6 +16,8 @@ use crate::vm::is_own;
 /// Tolerance: a figure counts as worse only if it is worse than the kept figure by more than this
 /// share of the kept figure.
 const TOLERANCE: f64 = 0.1;
+/// Tolerance of numbers of instructions, which no other load changes.
+const TOLERANCE_OF_COUNTS: f64 = 0.05;
 /// Minimum number of threads of a load of part `scale` in addition to the workers: a player, and
 /// the sparse sender.
 const PLAYING: usize = 2;
@@ -147,9 +149,13 @@ fn tells(key: &Key, machine: &Machine) -> bool {
 }
 
 fn is_worse(key: &Key, kept: f64, now: f64) -> bool {
+    let tolerance = match &*key.unit {
+        "instructions" => TOLERANCE_OF_COUNTS,
+        _ => TOLERANCE,
+    };
     match key.better() {
-        Some(Better::More) => now < kept * (1.0 - TOLERANCE),
-        Some(Better::Less) => now > kept * (1.0 + TOLERANCE),
+        Some(Better::More) => now < kept * (1.0 - tolerance),
+        Some(Better::Less) => now > kept * (1.0 + tolerance),
         None => false,
     }
 }

@@ -175,15 +175,19 @@ fn device_alone(options: &Options) -> Result<Report> {
 
 /// Measures the start of virtual machines, in as many rounds as asked for.
 fn starts(report: &mut Report, options: &Options) {
-    for _ in 0..options.rounds {
-        if let Err(error) = start::measure(report, &options.logs) {
-            report.failures.push(Failure {
-                what: FIRST_COMPLETION.to_owned(),
-                error: format!("{error:#}"),
-                log: None,
-            });
-            return;
-        }
+    let mut rounds = (0..options.rounds).map(|_| start::measure(report, &options.logs));
+    let failed = rounds.find_map(|round| round.err());
+    let failed = failed.map(|error| (FIRST_COMPLETION, error));
+    let counted = start::count(report, &options.logs).err();
+    for (what, error) in failed
+        .into_iter()
+        .chain(counted.map(|error| (start::BOOT, error)))
+    {
+        report.failures.push(Failure {
+            what: what.to_owned(),
+            error: format!("{error:#}"),
+            log: None,
+        });
     }
 }
 
