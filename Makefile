@@ -33,7 +33,8 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 
 .PHONY: help help-all setup t vm build module module-clippy module-doc kverbs provider device \
 	tools demo bundle-dir bundle bundle-sources shell check check-more check-debug \
-	check-pyverbs check-versions check-kernels check-rdma-core kernel-support sim planted \
+	check-pyverbs check-versions check-kernels check-rdma-core check-small check-intree \
+	kernel-small kernel-support sim planted \
 	sanitize mutants mutants-module pacing bench bench-archive bench-keep lint unit selftests \
 	fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose cycles install \
 	uninstall packages check-packages check-suites
@@ -67,7 +68,9 @@ help-all: help
 		'make sanitize   unit tests under Address- and ThreadSanitizer; more than an hour' \
 		'make mutants    how many small changes of the code the tests notice: a sample; SEED=N draws another' \
 		'make mutants-module   the same of the kernel module, by tests in machines; an hour' \
-		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
+		'make intree     the driver as a part of the kernel: compiled and checked there; 15 minutes' \
+		'make check-intree  the same, and tests on this kernel' \
+		'make kernel-small  a small kernel for VMs from source, build/small; check-small tests it; 6 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make bench-archive  the same, and an archive of it to be sent' \
 		'make bench-keep     later runs are compared with the last one' \
@@ -260,6 +263,16 @@ check-kernels: build
 check-rdma-core: build
 	tools/dev/rdma-core
 	@T=selftests/rdma-core/all.sh tools/dev/check selftests
+
+# A small kernel for VMs: tools/dev/testbed run --kernel build/small.
+kernel-small: setup
+	@tools/dev/vm-kernel small
+
+check-small: build
+	@tools/dev/check small
+
+check-intree: build
+	@tools/dev/check in-tree
 
 # Builds the driver in the kernel's tree (Documentation/in-tree.md).
 intree: setup
