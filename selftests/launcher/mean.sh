@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# `virtio-rdma` refuses what a mean runner can't carry: one processor, no KVM, no mounts, no
+# `virtio-rdma` works on a mean runner, or refuses what it can't carry: one processor, no KVM, no mounts, no
 # namespaces, no system calls that container engines deny, no network, no IPv6, a read-only HOME, a
 # /tmp without programs, TERM unset, an ordinary user, 1,024 open files. It needs root or user
 # namespaces to make such a runner.
@@ -91,8 +91,67 @@ test_little_memory() {
 	refused memory '[0-9]* MiB are free, 2 VMs take'
 }
 
+# A command succeeds in the VMs and prints a line.
+prints() {
+	local line=$1
+	shift
+	virtio_rdma_there run --tools "$@" </dev/null
+	((status == 0))
+	[[ $(<"$work/out") == "$line" ]]
+	nothing_left
+}
+
+test_two_vms() {
+	prints vm2 -- sh -c 'on -n 2 ibv_rc_pingpong -g 1 -n 10 >/dev/null &
+		until ibv_rc_pingpong -g 1 -n 10 vm2 >/dev/null 2>&1; do sleep 0.1; done
+		wait $! && on 2 hostname'
+}
+
+test_rxe() { prints rxe0 --rxe 1 -- on 2 ls /sys/class/infiniband; }
+test_four_vms_with_two_ports() {
+	prints 2 --vms 4 --ports 2 -- on 4 sh -c 'ls /sys/class/infiniband | wc -l'
+}
+
+test_long_input() {
+	head -c 1G /dev/zero | {
+		virtio_rdma_there run --vms 1 --tools -- wc -c
+		((status == 0))
+	}
+	[[ $(<"$work/out") == 1073741824 ]]
+	nothing_left
+}
+
+# A signal ends each phase, and nothing is left.
+test_signals() {
+	local launcher delay
+	for delay in 0.2 2 8 started; do
+		rm -f "$work/out"
+		mkdir -p "$work/home"
+		on_runner "$bundle/bin/virtio-rdma" run --vms 1 --tools -- sh -c 'echo up; sleep 3600' \
+			</dev/null >"$work/out" 2>"$work/err" &
+		launcher=$!
+		if [[ $delay == started ]]; then
+			until_ok grep -q up "$work/out"
+		else
+			sleep "$delay"
+		fi
+		until_ok interrupted "$launcher"
+		await_launcher
+		((status == 130))
+		until_ok nothing_left
+	done
+}
+
+# Sends SIGINT to virtio-rdma below a process, once it has started.
+interrupted() {
+	local pid
+	pid=$(pgrep -f "^$bundle/bin/virtio-rdma run" | head -n 1)
+	[[ -n $pid ]] && kill -INT "$pid"
+}
+
 type python3 >/dev/null || {
 	printf 'KTAP version 1\n1..0 # SKIP python3 is missing\n'
 	exit 4
 }
-run_tests test_runner_is_mean test_full_disk test_few_open_files test_little_memory
+run_tests test_runner_is_mean test_full_disk test_few_open_files test_little_memory test_two_vms \
+	test_rxe test_four_vms_with_two_ports test_long_input test_signals

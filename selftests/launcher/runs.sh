@@ -78,7 +78,7 @@ test_reports() {
 # The least number of open files that is not refused suffices.
 test_few_open_files() {
 	(
-		ulimit -n 512
+		ulimit -n 1024
 		virtio_rdma run --vms 1 -- true </dev/null >"$work/out" 2>"$work/err"
 	)
 	nothing_left
@@ -131,10 +131,16 @@ test_others_do_not_reach_other_vms() {
 test_machine_is_checked() {
 	virtio_rdma check >"$work/out"
 	grep -q 'Secure Boot' "$work/out"
+	# The VMs might not use all of their memory.
+	virtio_rdma check --vms 64 --mem 1000G >"$work/out" || grep -q '^FAIL memory' "$work/out"
+	grep -q '^[noteFAIL]* memory: .* MiB are free' "$work/out"
 	local status=0
-	virtio_rdma check --vms 64 --mem 1000G >"$work/out" || status=$?
+	(
+		ulimit -n 256
+		virtio_rdma check >"$work/out"
+	) || status=$?
 	((status == 1))
-	grep -q '^FAIL memory' "$work/out"
+	grep -q '^FAIL files: 256 open files are allowed' "$work/out"
 }
 
 run_tests test_side_by_side test_time_is_over test_hanging_qp_is_explained test_reports \

@@ -5,8 +5,6 @@ use std::fs::{self, OpenOptions};
 
 use clap::ValueEnum;
 
-use crate::tsc::Measurement;
-
 /// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
@@ -88,8 +86,8 @@ impl Accel {
         }
     }
 
-    /// The kernel parameters for the accelerator. `tsc` measures the host's time stamp counter.
-    pub fn command_line(self, tsc: &Measurement) -> String {
+    /// The kernel parameters for the accelerator. The host's time stamp counter runs at `tsc_khz`.
+    pub fn command_line(self, tsc_khz: u64) -> String {
         match self {
             Self::Kvm => String::new(),
             // - init_on_alloc: virtiofsd may fill a page of which QEMU has cached translated code.
@@ -100,7 +98,7 @@ impl Accel {
             // - no_timer_check: the kernel waits ten ticks of that counter for five timer
             //   interrupts and panics if they are late. Under KVM it skips this check.
             // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
-            Self::Tcg => emulated(tsc.khz()),
+            Self::Tcg => emulated(tsc_khz),
             // The counter ticks once per instruction, and an instruction takes a nanosecond: 1 GHz.
             Self::Counted => emulated(1_000_000),
         }

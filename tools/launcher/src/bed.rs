@@ -17,20 +17,25 @@ use guest::setup::ROOT;
 use guest::PROGRAM;
 
 use crate::accel::Accel;
+use crate::console::Shown;
 use crate::host_check::{self, Needs};
 use crate::install::{Install, SharedDirectory};
+use crate::kernel::{Kernel, KernelOptions};
 use crate::kernel_image;
 use crate::kernel_log::complaints;
 use crate::phases::Phases;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Event, GuestCommand, Router};
 use crate::run_dirs::RunDirs;
+use crate::saved::{self, SavedGuest};
 use crate::tsc::Measurement;
 use crate::untrusted::{create, end, printable};
-use crate::vm::{Prepared, Shape, Vm};
+use crate::vm::{Prepared, Shape, Start, Vm};
 
 /// Interval at which a wait checks the limits of the run.
 const POLL: Duration = Duration::from_millis(100);
+/// Interval at which a guest that is not up yet is reported.
+const SLOW: Duration = Duration::from_secs(60);
 /// Time limit for fetching the kernels' messages at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Environment variables of this process that commands in guests get too. TESTS selects the tests
@@ -53,16 +58,9 @@ pub struct BedOptions {
     /// Memory of each VM, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub mem: u32,
-    /// Another kernel: a directory with vmlinuz or arch/x86/boot/bzImage, and its modules in
-    /// lib/modules
-    #[arg(long, value_name = "DIR")]
-    pub kernel: Option<PathBuf>,
     /// Accelerator of the guests, instead of automatic detection
     #[arg(long, value_name = "ACCEL")]
     pub accel: Option<Accel>,
-    /// Additional arguments for the kernel's command line
-    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
-    pub append: String,
     /// Two virtio entropy devices in each VM: one that answers and, in a later slot, one that never
     /// answers
     #[arg(long)]
@@ -75,6 +73,8 @@ pub struct BedOptions {
     pub allow_warnings: bool,
     #[command(flatten)]
     pub device: DeviceOptions,
+    #[command(flatten)]
+    pub kernel: KernelOptions,
 }
 
 impl BedOptions {
@@ -84,6 +84,26 @@ impl BedOptions {
             vms: self.vms,
             mem: self.mem,
         }
+    }
+
+    /// The kernel that the user has chosen, which has what the guests need. `None` for the default
+    /// one. `overlay` is whether the guests have disks.
+    pub fn chosen_kernel(&self, overlay: bool) -> Result<Option<Kernel>> {
+        let kernel = self.kernel.chosen()?;
+        if let Some(kernel) = &kernel {
+            let DeviceOptions { no_device, rxe, .. } = self.device;
+            let purposes = [
+                ("early", true),
+                ("vm", true),
+                ("device", !no_device && rxe < self.vms),
+                ("rxe", rxe > 0),
+                ("overlay", overlay),
+            ];
+            let purposes = purposes.iter().filter(|(_, wanted)| *wanted);
+            let purposes: Vec<_> = purposes.map(|(purpose, _)| *purpose).collect();
+            kernel.check(&purposes)?;
+        }
+        Ok(kernel)
     }
 }
 
@@ -141,7 +161,7 @@ impl Ground {
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
         Ok(Self {
             name: "testbed",
-            install: Install::checkout(options.kernel.as_deref())?,
+            install: Install::checkout(options.chosen_kernel(false)?.as_ref())?,
             sources: vec![SharedDirectory::new("/", ROOT, "/")],
             user: None,
             env: env.collect(),
@@ -156,23 +176,23 @@ impl Ground {
     }
 }
 
-/// A guest's kernel has panicked before its user space started, so before it loaded our module.
+/// Guests did not start, but may the next time: a guest's kernel has panicked before its user space
+/// started, so before it loaded our module, or a guest could not be restored.
 #[derive(Debug)]
-struct EarlyPanic {
-    number: usize,
-    /// The last line of the kernel.
-    panic: String,
+struct FailedStart {
+    /// The reason in one line.
+    reason: String,
     /// The message for the user, with the ends of the logs.
     said: String,
 }
 
-impl fmt::Display for EarlyPanic {
+impl fmt::Display for FailedStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl std::error::Error for EarlyPanic {}
+impl std::error::Error for FailedStart {}
 
 /// The running guests.
 pub struct Bed {
@@ -187,6 +207,8 @@ pub struct Bed {
     ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
+    /// The threads that show the guests' consoles.
+    consoles: Vec<Shown>,
     /// Whether complaints of the guests' kernels are ignored.
     allow_warnings: bool,
     daemons: Arc<Daemons>,
@@ -196,23 +218,28 @@ pub struct Bed {
 
 impl Bed {
     /// Starts the guests and brings their networks and devices up. Starts nothing on a machine that
-    /// lacks what they need. If a guest's kernel panics
-    /// before its user space starts, starts all guests once more: under emulation, this happens
+    /// lacks what they need. If guests can't be restored, boots them. If a guest's kernel panics
+    /// before its user space starts, boots all guests once more: under emulation, this happens
     /// about once in 400 boots.
     pub fn start(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
         host_check::fits(options.needs())?;
         let name = ground.name;
-        let booted = Self::boot(options, ground.clone(), limits.clone());
+        let booted = Self::boot(options, ground.clone(), limits.clone(), true);
         let error = booted.as_ref().err();
-        let Some(early) = error.and_then(|error| error.downcast_ref::<EarlyPanic>()) else {
+        let Some(failed) = error.and_then(|error| error.downcast_ref::<FailedStart>()) else {
             return booted;
         };
-        let EarlyPanic { number, panic, .. } = early;
-        eprintln!("{name}: once more, since the kernel of VM {number} panicked early: {panic}");
-        Self::boot(options, ground, limits)
+        eprintln!("{name}: once more, since {}", failed.reason);
+        Self::boot(options, ground, limits, false)
     }
 
-    fn boot(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
+    /// Starts the guests. They are restored, if they can be and `may_restore` is set.
+    fn boot(
+        options: &BedOptions,
+        ground: Ground,
+        limits: Limits,
+        may_restore: bool,
+    ) -> Result<Self> {
         let phases = Phases::new();
         let tsc = Measurement::start();
         let dirs = RunDirs::new(&ground.install, ground.logs.as_deref())?;
@@ -237,24 +264,41 @@ impl Bed {
                 host.upgrade().context("the run has ended")?.command(words)
             })),
             vms: Vec::new(),
+            consoles: Vec::new(),
             allow_warnings: options.allow_warnings,
             daemons,
             limits,
         };
         let prepare = |(number, wiring)| Prepared::new(&bed.dirs, &bed.shape, number, wiring);
         let prepared: Vec<_> = (1..).zip(&wirings).map(prepare).collect::<Result<_>>()?;
+        if let Some(port) = options.kernel.gdb {
+            for command in Kernel::gdb(&bed.shape.install.kernel, port, options.vms) {
+                eprintln!("{}: {command}", bed.ground.name);
+            }
+        }
         // Meanwhile, the daemons and the servers start.
         if bed.shape.accel != Accel::Kvm {
             let install = &mut bed.shape.install;
-            let cache = install.kernel_cache();
+            let cache = install.cache("kernels");
             install.kernel =
                 kernel_image::unpacked(&install.kernel, cache.as_deref(), bed.dirs.run());
         }
+        let tsc_khz = tsc.khz();
+        let saved = if may_restore {
+            bed.saved_guest(tsc_khz)
+        } else {
+            None
+        };
+        let start = saved.map_or(Start::Boot { tsc_khz }, Start::Restore);
         bed.daemons.await_ready()?;
         let mut links = Vec::new();
         for (prepared, wiring) in prepared.into_iter().zip(&wirings) {
-            let (vm, link) = Vm::start(&bed.dirs, &bed.shape, prepared, wiring, &tsc)?;
+            let (vm, link) = Vm::start(&bed.dirs, &bed.shape, prepared, wiring, &start)?;
             links.push(bed.router.attach(vm.number, link)?);
+            if options.kernel.console {
+                let console = Shown::start(vm.number, vm.console.file.clone());
+                bed.consoles.push(console);
+            }
             bed.vms.push(vm);
             if bed.vms.len() == 1 {
                 bed.phases.end("launcher");
@@ -262,21 +306,24 @@ impl Bed {
         }
         let mut agent = Duration::ZERO;
         for (at, events) in links.iter().enumerate() {
-            if bed.next(events)? != Event::Up {
+            if !bed.is_up(at, events, &start)? {
                 let vm = &mut bed.vms[at];
                 let number = vm.number;
                 let console = tail(&vm.console.file);
                 let dead = vm.dead_servers().join("\n");
                 let said = [dead, tail(&vm.messages), console.clone()].join("\n");
                 let said = format!("VM {number} ended before it was up:\n{}", said.trim());
-                return Err(match early_panic(&console) {
-                    Some(panic) => Error::new(EarlyPanic {
-                        number,
-                        panic,
-                        said,
-                    }),
-                    None => Error::msg(said),
-                });
+                let reason = match (early_panic(&console), start) {
+                    (_, Start::Restore(saved)) => {
+                        saved.forget();
+                        format!("VM {number} could not be restored: {}", last_line(&said))
+                    }
+                    (Some(panic), _) => {
+                        format!("the kernel of VM {number} panicked early: {panic}")
+                    }
+                    (None, _) => return Err(Error::msg(said)),
+                };
+                return Err(Error::new(FailedStart { reason, said }));
             }
             if at == 0 {
                 agent = bed.phases.elapsed();
@@ -289,6 +336,46 @@ impl Bed {
         bed.phases.add_guest(&marks, agent)?;
         bed.phases.end("all VMs");
         Ok(bed)
+    }
+
+    /// The saved guest that can be restored as any of the guests. `None` if there is none.
+    fn saved_guest(&self, tsc_khz: u64) -> Option<SavedGuest> {
+        match SavedGuest::of(&self.dirs, &self.shape, tsc_khz, &self.limits) {
+            Ok(saved) => saved,
+            Err(error) => {
+                let name = self.ground.name;
+                eprintln!("{name}: the VMs boot, since none could be saved: {error:#}");
+                None
+            }
+        }
+    }
+
+    /// Waits for a guest's agent. Says each minute how far the guest is. Returns false if it has
+    /// ended, or if it was restored and does not go on.
+    fn is_up(&self, at: usize, events: &Receiver<Event>, start: &Start) -> Result<bool> {
+        let began = Instant::now();
+        let mut said = Duration::ZERO;
+        loop {
+            if let Some(event) = self.next_within(events, POLL) {
+                return Ok(event == Event::Up);
+            }
+            self.limits.check()?;
+            if matches!(start, Start::Restore(_)) && began.elapsed() > saved::LIMIT {
+                return Ok(false);
+            }
+            if began.elapsed() >= said + SLOW {
+                said += SLOW;
+                let vm = &self.vms[at];
+                let console = tail(&vm.console.file);
+                eprintln!(
+                    "{}: VM {} is not up after {} s; the last line of its console: {}",
+                    self.ground.name,
+                    vm.number,
+                    said.as_secs(),
+                    last_line(&console)
+                );
+            }
+        }
     }
 
     /// Brings the networks and devices of all guests up, in parallel. Returns the phases that VM 1
@@ -475,7 +562,10 @@ fn shape(options: &BedOptions, ground: &Ground) -> Shape {
         sources: ground.sources.iter().chain(own).cloned().collect(),
         install: ground.install.clone(),
         overlay: ground.overlay.clone(),
-        append: options.append.clone(),
+        append: options.kernel.append.clone(),
+        gdb: options.kernel.gdb,
+        console: options.kernel.console,
+        all_have_device: !options.device.no_device && options.device.rxe == 0,
         rng: options.rng,
     }
 }
@@ -492,6 +582,10 @@ fn early_panic(console: &str) -> Option<String> {
     let last = complaints(console).pop()?;
     let early = last.contains("Kernel panic") && !last.contains("Attempted to kill init");
     early.then_some(last)
+}
+
+fn last_line(text: &str) -> &str {
+    text.trim_end().lines().next_back().unwrap_or("(none)")
 }
 
 /// The last lines of a log, for an error message.

@@ -33,7 +33,7 @@ pub struct CtlOptions {
 
 /// Executes `virtio-rdmad ctl` in place of this program. Returns only if that fails.
 pub fn ctl(options: &CtlOptions) -> Result<u8> {
-    let daemon = Install::bundle()?.daemon;
+    let daemon = Install::bundle(None)?.daemon;
     let socket = match &options.socket {
         Some(socket) => socket.clone(),
         None => the_only_one(run_dirs::all().map(|run| socket(&run, DAEMON)))?,

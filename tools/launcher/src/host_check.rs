@@ -17,7 +17,7 @@ use crate::accel::{has_virtualization, Accel};
 /// Minimum limit of open files: virtiofsd keeps each file open that a guest has looked up.
 pub const FILES: u64 = 4096;
 /// Limit of open files below which virtiofsd ends while a guest boots.
-const LEAST_FILES: u64 = 512;
+const LEAST_FILES: u64 = 1024;
 /// Memory of a run in addition to the guests' memory, in MiB.
 const OVERHEAD: u64 = 256;
 /// Memory that a guest uses before its first program, in MiB.
@@ -311,14 +311,14 @@ mod tests {
 
     #[test]
     fn few_open_files_are_refused() {
-        let grades = [Some(511), Some(512), Some(4095), Some(4096), None];
+        let grades = [Some(1023), Some(1024), Some(4095), Some(4096), None];
         let grades = grades.map(|limit| grade(&files(limit)));
         assert_eq!(grades, ["bad", "poor", "poor", "fine", "fine"]);
         let Finding::Bad(text) = files(Some(256)) else {
             panic!("256 files suffice");
         };
         assert!(
-            text.contains("256 open files are allowed, 512 are needed"),
+            text.contains("256 open files are allowed, 1024 are needed"),
             "{text}"
         );
     }

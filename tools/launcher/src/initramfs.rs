@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The initramfs of a guest: a cpio archive with its first program and its description.
+//! The initramfs of a guest: a cpio archive with its first program, its description and modules.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// Writes the archive: `/init`, and the file `setup` (path, content) with its parent directories.
-pub fn write(to: &mut impl Write, init: &[u8], setup: (&str, &[u8])) -> io::Result<()> {
+/// Writes the archive: `/init`, and files (path, content) with their parent directories.
+pub fn write(to: &mut impl Write, init: &[u8], files: &[(String, Vec<u8>)]) -> io::Result<()> {
     entry(to, "init", PROGRAM, init)?;
-    let path = setup.0.trim_start_matches('/');
-    for (at, _) in path.match_indices('/') {
-        entry(to, &path[..at], DIRECTORY, &[])?;
+    let mut written = BTreeSet::new();
+    for (path, content) in files {
+        let path = path.trim_start_matches('/');
+        for (at, _) in path.match_indices('/') {
+            let directory = &path[..at];
+            if written.insert(directory) {
+                entry(to, directory, DIRECTORY, &[])?;
+            }
+        }
+        entry(to, path, FILE, content)?;
     }
-    entry(to, path, FILE, setup.1)?;
     entry(to, "TRAILER!!!", 0, &[])
 }
 
@@ -50,7 +57,8 @@ mod tests {
     #[test]
     fn cpio_reads_the_archive() {
         let mut archive = Vec::new();
-        write(&mut archive, b"12345", ("/run/x/setup", b"abc")).unwrap();
+        let files = ["/run/x/setup", "/run/y"].map(|path| (path.to_owned(), b"abc".to_vec()));
+        write(&mut archive, b"12345", &files).unwrap();
         assert_eq!(archive.len() % 4, 0);
         let mut cpio = Command::new("cpio")
             .args(["--list", "--quiet"])
@@ -63,6 +71,6 @@ mod tests {
         assert!(output.status.success());
         let names = String::from_utf8(output.stdout).unwrap();
         let names: Vec<_> = names.lines().collect();
-        assert_eq!(names, ["init", "run", "run/x", "run/x/setup"]);
+        assert_eq!(names, ["init", "run", "run/x", "run/x/setup", "run/y"]);
     }
 }

@@ -11,11 +11,15 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 use guest::setup::{Place, Setup, Share, ROOT};
 
-use crate::child;
-use crate::kernel_image;
+use crate::kernel::{only_entry, Kernel};
+use crate::{cache, child};
 
 /// The share with a bundle's files for guests: its tag and its mount point.
 const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
+/// The share with the modules of a kernel of the user's: its tag and its mount point.
+pub const MODULES: (&str, &str) = ("modules", "/run/virtio-rdma/modules");
+/// The share with the driver for this kernel.
+pub const DRIVER: (&str, &str) = ("driver", "/run/virtio-rdma/driver");
 /// The dynamic loader of a bundle's programs.
 const LOADER: &str = "lib/ld-linux-x86-64.so.2";
 
@@ -100,6 +104,14 @@ pub struct Install {
     pub guest: PathBuf,
     /// The kernel image of guests.
     pub kernel: PathBuf,
+    /// Whether the kernel is not one of the user's.
+    pub is_stock: bool,
+    /// The kernel's modules that are loaded before the root is mounted.
+    pub early_modules: Vec<PathBuf>,
+    /// The virtio-rdma module; `None` if it is one of the kernel's modules or part of its image.
+    pub driver: Option<PathBuf>,
+    /// The directory with modules.dep of the kernel on this system; `None` if it has no modules.
+    pub modules: Option<PathBuf>,
     /// A guest's description in which only the places of the files for guests are set.
     pub setup: Setup,
     /// The host's directory with the files for guests; `None` if the guests' root has them.
@@ -107,9 +119,9 @@ pub struct Install {
 }
 
 impl Install {
-    /// The checkout whose build/target/PROFILE has this program. `kernel` is a directory with a
-    /// kernel and its modules, to be used instead of the sysroot's.
-    pub fn checkout(kernel: Option<&Path>) -> Result<Self> {
+    /// The checkout whose build/target/PROFILE has this program. `kernel` is used instead of the
+    /// sysroot's.
+    pub fn checkout(kernel: Option<&Kernel>) -> Result<Self> {
         let program = env::current_exe()?;
         let top = program
             .ancestors()
@@ -127,23 +139,21 @@ impl Install {
             provider: in_root(built.join("provider")),
             ..Setup::default()
         };
-        let (image, tree, ours) = match kernel {
+        let stock;
+        let is_stock = kernel.is_none();
+        let kernel = match kernel {
+            Some(kernel) => kernel,
             None => {
-                let (image, tree) = stock_kernel(&built)?;
-                (image, tree, built)
-            }
-            Some(dir) => {
-                let dir = fs::canonicalize(dir)
-                    .with_context(|| format!("can't open {}", dir.display()))?;
-                let (image, tree) = other_kernel(&dir)?;
-                setup
-                    .env
-                    .push(("TESTBED_MODULES".into(), dir.display().to_string()));
-                (image, tree, dir)
+                stock = stock_kernel(&built)?;
+                &stock
             }
         };
-        setup.module = in_root(ours.join("module/virtio_rdma.ko"));
-        setup.modules = in_root(tree);
+        if let Some(dir) = &kernel.dir {
+            let dir = dir.display().to_string();
+            setup.env.push(("TESTBED_MODULES".into(), dir));
+        }
+        setup.modules = kernel.modules.clone().map(in_root);
+        setup.driver = kernel.driver.clone().map(in_root);
         setup.empty = vec!["/tmp".into()];
         let programs = program.with_file_name("").display().to_string();
         setup.env.push(("TESTBED_PROGRAMS".into(), programs));
@@ -159,14 +169,19 @@ impl Install {
             mke2fs: Program::new("/usr/sbin/mke2fs"),
             firmware: None,
             guest,
-            kernel: image,
+            kernel: kernel.image.clone(),
+            is_stock,
+            early_modules: kernel.early_modules.clone(),
+            driver: kernel.driver.clone(),
+            modules: kernel.modules.clone(),
             setup,
             source: None,
         })
     }
 
-    /// The bundle whose bin has this program.
-    pub fn bundle() -> Result<Self> {
+    /// The bundle whose bin has this program. `kernel` is used instead of the bundle's. Guests see
+    /// its modules by the share [`MODULES`], and the driver by the share [`DRIVER`].
+    pub fn bundle(kernel: Option<&Kernel>) -> Result<Self> {
         let program = env::current_exe()?;
         let bundle = program
             .ancestors()
@@ -176,7 +191,30 @@ impl Install {
         let (tag, at) = BUNDLE;
         let files = bundle.join("guest");
         let place = |path: &Path| Place::new(tag, path);
-        let tree = only_entry(&files.join("modules"))?;
+        let own;
+        let is_stock = kernel.is_none();
+        let (kernel, modules, driver) = match kernel {
+            Some(kernel) => {
+                let driver = kernel.driver.as_ref().and_then(|driver| driver.file_name());
+                let driver = Path::new(driver.unwrap_or_default());
+                (
+                    kernel,
+                    Place::new(MODULES.0, "/"),
+                    Place::new(DRIVER.0, driver),
+                )
+            }
+            None => {
+                let tree = Path::new("modules").join(only_entry(&files.join("modules"))?);
+                own = Kernel {
+                    image: bundle.join("share/vmlinuz"),
+                    modules: Some(files.join(&tree)),
+                    driver: Some(files.join("virtio_rdma.ko")),
+                    early_modules: Vec::new(),
+                    dir: None,
+                };
+                (&own, place(&tree), place(Path::new("virtio_rdma.ko")))
+            }
+        };
         Ok(Self {
             checkout: None,
             qemu: Program::bundled(bundle, "qemu-system-x86_64"),
@@ -187,10 +225,14 @@ impl Install {
             mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),
             guest: bundle.join("libexec/virtio-rdma-guest"),
-            kernel: bundle.join("share/vmlinuz"),
+            kernel: kernel.image.clone(),
+            is_stock,
+            early_modules: kernel.early_modules.clone(),
+            driver: kernel.driver.clone(),
+            modules: kernel.modules.clone(),
             setup: Setup {
-                modules: place(&Path::new("modules").join(&tree)),
-                module: place(Path::new("virtio_rdma.ko")),
+                modules: kernel.modules.is_some().then_some(modules),
+                driver: kernel.driver.is_some().then_some(driver),
                 provider: place(Path::new("provider")),
                 ..Setup::default()
             },
@@ -208,12 +250,9 @@ impl Install {
         Ok(&self.bundled()?.share.at)
     }
 
-    /// The directory for unpacked kernels.
-    pub fn kernel_cache(&self) -> Option<PathBuf> {
-        match &self.checkout {
-            Some(top) => Some(top.join("build/cache")),
-            None => kernel_image::user_cache(),
-        }
+    /// The directory for files of one kind that later runs use again.
+    pub fn cache(&self, kind: &str) -> Option<PathBuf> {
+        cache::dir(self.checkout.as_deref(), kind)
     }
 
     fn bundled(&self) -> Result<&SharedDirectory> {
@@ -221,8 +260,8 @@ impl Install {
     }
 }
 
-/// The sysroot's kernel image, and the directory of the modules that guests load at their start.
-fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
+/// The sysroot's kernel, with the modules that guests load at their start.
+fn stock_kernel(built: &Path) -> Result<Kernel> {
     let release = built.join("kernel.release");
     let release = fs::read_to_string(&release)
         .with_context(|| format!("no {}: run `make setup`", release.display()))?;
@@ -231,70 +270,11 @@ fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
     if !tree.is_dir() {
         bail!("no {}: run `make tools`", tree.display());
     }
-    Ok((installed.join("vmlinuz.unsigned"), tree))
-}
-
-/// The kernel image in a directory, and the directory of its modules, both without symbolic links:
-/// a guest mounts the root elsewhere, where the target of an absolute link is another file.
-fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
-    let image = ["vmlinuz", "arch/x86/boot/bzImage"]
-        .iter()
-        .map(|name| dir.join(name))
-        .find(|image| image.is_file())
-        .with_context(|| format!("no vmlinuz or arch/x86/boot/bzImage in {}", dir.display()))?;
-    let modules = dir.join("lib/modules");
-    let tree = modules.join(only_entry(&modules)?);
-    let resolve =
-        |path: PathBuf| fs::canonicalize(&path).with_context(|| path.display().to_string());
-    Ok((resolve(image)?, resolve(tree)?))
-}
-
-fn only_entry(dir: &Path) -> Result<OsString> {
-    let mut entries = fs::read_dir(dir).with_context(|| format!("can't read {}", dir.display()))?;
-    let entry = entries
-        .next()
-        .with_context(|| format!("{} is empty", dir.display()))?;
-    if entries.next().is_some() {
-        bail!("{} has several entries, not one", dir.display());
-    }
-    Ok(entry?.file_name())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use std::os::unix::fs::symlink;
-
-    #[test]
-    fn modules_of_another_kernel_are_found_without_links() {
-        let root = tempfile::tempdir().unwrap();
-        let installed = root.path().join("usr/lib/modules");
-        for release in ["7.2.1", "7.3.1"] {
-            fs::create_dir_all(installed.join(release)).unwrap();
-            fs::write(installed.join(release).join("vmlinuz.unsigned"), release).unwrap();
-        }
-        let dir = root.path().join("build");
-        fs::create_dir_all(dir.join("lib/modules")).unwrap();
-        symlink(
-            installed.join("7.2.1/vmlinuz.unsigned"),
-            dir.join("vmlinuz"),
-        )
-        .unwrap();
-        let link = |release: &str| {
-            symlink(
-                installed.join(release),
-                dir.join("lib/modules").join(release),
-            )
-        };
-        link("7.2.1").unwrap();
-
-        let tree = fs::canonicalize(installed.join("7.2.1")).unwrap();
-        let found = other_kernel(&dir).unwrap();
-        assert_eq!(found, (tree.join("vmlinuz.unsigned"), tree));
-
-        link("7.3.1").unwrap();
-        let error = other_kernel(&dir).unwrap_err().to_string();
-        assert!(error.ends_with("has several entries, not one"), "{error}");
-    }
+    Ok(Kernel {
+        image: installed.join("vmlinuz.unsigned"),
+        modules: Some(tree),
+        driver: Some(built.join("module/virtio_rdma.ko")),
+        early_modules: Vec::new(),
+        dir: None,
+    })
 }

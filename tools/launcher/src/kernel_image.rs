@@ -2,17 +2,17 @@
 //! The guests' kernel without its compression: QEMU starts an ELF image with a PVH entry directly,
 //! and an emulated processor would take seconds to decompress it in each VM.
 
-use std::env;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::LittleEndian;
 use ruzstd::StreamingDecoder;
+
+use crate::cache::remove_oldest;
 
 /// Offsets in a bzImage (Documentation/arch/x86/boot.rst of Linux).
 const SETUP_SECTS: usize = 0x1f1;
@@ -50,14 +50,6 @@ pub fn unpacked(image: &Path, cache: Option<&Path>, run: &Path) -> PathBuf {
     }
 }
 
-/// The directory of a user's unpacked kernels.
-pub fn user_cache() -> Option<PathBuf> {
-    let dir = |name| env::var_os(name).map(PathBuf::from);
-    let caches = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
-    let is_absolute = |dir: &PathBuf| dir.is_absolute();
-    Some(caches.filter(is_absolute)?.join("virtio-rdma"))
-}
-
 /// The unpacked kernel in a cache. Its name has the identity of the image, so that a changed image
 /// is unpacked anew. The name of the directory `run` is unique.
 fn cached(image: &Path, cache: &Path, run: &Path) -> io::Result<PathBuf> {
@@ -83,23 +75,8 @@ fn cached(image: &Path, cache: &Path, run: &Path) -> io::Result<PathBuf> {
     if unpacked.is_err() {
         let _ = fs::remove_file(&partial);
     }
-    remove_oldest(cache)?;
+    remove_oldest(cache, KEPT)?;
     unpacked.map(|()| kernel)
-}
-
-/// Removes all files of a cache but the newest, also those of runs that were killed.
-fn remove_oldest(cache: &Path) -> io::Result<()> {
-    let written = |file: &fs::DirEntry| {
-        let time = file.metadata().and_then(|file| file.modified());
-        time.unwrap_or(SystemTime::UNIX_EPOCH)
-    };
-    let mut files: Vec<_> = fs::read_dir(cache)?.flatten().collect();
-    files.sort_by_key(written);
-    for file in files.iter().rev().skip(KEPT) {
-        // Another run may remove the file at the same time.
-        let _ = fs::remove_file(file.path());
-    }
-    Ok(())
 }
 
 /// Writes the unpacked kernel to a file, if it has a PVH entry. Returns whether it has one.
@@ -214,20 +191,5 @@ mod tests {
         assert_eq!(unpacked(&image, Some(&cache), dir.path()), kernel);
         fs::write(&image, packed(b"another")).unwrap();
         assert_eq!(unpacked(&image, Some(&cache), dir.path()), image);
-    }
-
-    #[test]
-    fn the_newest_files_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        for age in 0..KEPT as u64 + 2 {
-            let file = fs::File::create(dir.path().join(age.to_string())).unwrap();
-            let time = SystemTime::now() - std::time::Duration::from_secs(age * 60);
-            file.set_modified(time).unwrap();
-        }
-        remove_oldest(dir.path()).unwrap();
-        let names = fs::read_dir(dir.path()).unwrap().flatten();
-        let mut names: Vec<_> = names.map(|file| file.file_name()).collect();
-        names.sort();
-        assert_eq!(names, ["0", "1", "2", "3"]);
     }
 }

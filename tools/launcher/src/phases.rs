@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use guest::AGENT_PHASE;
+use guest::{AGENT_PHASE, RESTORED_PHASE};
 use serde::Serialize;
 
 /// A phase and its duration.
@@ -62,7 +62,10 @@ impl Phases {
         let of_agent = marks.iter().find(|(_, name)| name == AGENT_PHASE);
         let (up, _) = of_agent.context("the guest has not reported its phases")?;
         let kernel = agent.as_secs_f64() - up;
-        self.push("QEMU and firmware", kernel);
+        // The kernel of a restored guest has started earlier.
+        if !marks.iter().any(|(_, name)| name == RESTORED_PHASE) {
+            self.push("QEMU and firmware", kernel);
+        }
         for (end, name) in &marks {
             self.push(name, kernel + end);
         }

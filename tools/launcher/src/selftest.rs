@@ -265,6 +265,13 @@ fn run_waiting(
             Ok(bed) => bed,
             Err(error) => {
                 println!("{}: the VMs could not be started: {error:#}", run.label());
+                // A second time, it is no chance.
+                if run.attempt == 1 && limits().check().is_ok() {
+                    println!("{}: once more", run.label());
+                    run.attempt += 1;
+                    waiting.again(run);
+                    continue;
+                }
                 totals().failed += 1;
                 if signal.load(Ordering::Relaxed) != 0 {
                     return;

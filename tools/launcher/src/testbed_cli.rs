@@ -70,7 +70,7 @@ pub fn main() -> Result<u8> {
         Action::Processor => {
             let accel = Accel::detect();
             println!("{}", accel.arguments().join(" "));
-            println!("{}", accel.command_line(&Measurement::start()).trim());
+            println!("{}", accel.command_line(Measurement::start().khz()).trim());
             Ok(0)
         }
         Action::Demo { options } => {

@@ -17,7 +17,8 @@ use crate::bed::{BedOptions, Ground};
 use crate::ctl::{ctl, CtlOptions};
 use crate::demo::demo;
 use crate::host_check;
-use crate::install::{Install, SharedDirectory};
+use crate::install::{Install, SharedDirectory, DRIVER, MODULES};
+use crate::kernel::KernelOptions;
 use crate::rdmad::{DataPath, DeviceOptions};
 use crate::root::Root;
 use crate::run::{self, Job};
@@ -128,6 +129,8 @@ struct Machines {
     /// Write the packets between the VMs to a file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    #[command(flatten)]
+    kernel: KernelOptions,
 }
 
 fn mebibytes(text: &str) -> Result<u32> {
@@ -152,9 +155,7 @@ impl Machines {
             vms: self.vms,
             smp: self.smp,
             mem: self.mem,
-            kernel: None,
             accel: self.accel,
-            append: String::new(),
             rng: false,
             timeout: self.timeout,
             allow_warnings: false,
@@ -166,14 +167,23 @@ impl Machines {
                 pcap: self.pcap.clone(),
                 ..DeviceOptions::default()
             },
+            kernel: self.kernel.clone(),
         }
     }
 
     /// VMs with the caller's root, user, directory and environment.
     fn ground(&self) -> Result<Ground> {
-        let mut install = Install::bundle()?;
+        let kernel = self.bed().chosen_kernel(self.overlay.is_some())?;
+        let mut install = Install::bundle(kernel.as_ref())?;
         let root = directory(&self.root)?;
         let mut sources = vec![SharedDirectory::new(&root, ROOT, "/")];
+        if let Some(kernel) = &kernel {
+            let modules = kernel.modules.as_deref();
+            let driver = kernel.driver.as_ref().and_then(|driver| driver.parent());
+            for (dir, (tag, at)) in [(modules, MODULES), (driver, DRIVER)] {
+                sources.extend(dir.map(|dir| SharedDirectory::new(dir, tag, at)));
+            }
+        }
         if self.rw {
             let dir = env::current_dir().context("can't find the working directory")?;
             if dir == Path::new("/") {
@@ -271,7 +281,7 @@ pub fn main() -> Result<u8> {
             run::shell(&machines.bed(), machines.ground()?, &[&shell])
         }
         Action::Demo { mut options } => {
-            let install = Install::bundle()?;
+            let install = Install::bundle(None)?;
             let script = install.files_in_guest()?.join("demo");
             if !options.iter().any(|option| option == "--tools") {
                 options.push("--tools".into());
@@ -280,7 +290,7 @@ pub fn main() -> Result<u8> {
         }
         Action::Ctl(options) => ctl(&options),
         Action::Check { machines } => {
-            let lacks = machines.root_lacks(&Install::bundle()?)?;
+            let lacks = machines.root_lacks(&Install::bundle(None)?)?;
             Ok(host_check::check(
                 machines.bed().needs(),
                 &machines.root,

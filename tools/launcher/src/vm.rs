@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use attach::{interface, Backend, Port, VmMemory};
-use guest::setup::{self, Setup};
-use guest::{PORT_NAME, SETUP};
+use guest::proto::{Frame, Kind};
+use guest::setup::{self, Resumption, Setup};
+use guest::{EARLY_MODULES, PORT_NAME, SETUP};
 
 use crate::accel::Accel;
 use crate::disk::Disk;
@@ -20,14 +21,16 @@ use crate::initramfs;
 use crate::install::{Install, SharedDirectory};
 use crate::reaper::{Log, ReapedChild};
 use crate::run_dirs::RunDirs;
+use crate::saved::SavedGuest;
 use crate::shares::{serve, Server};
-use crate::tsc::Measurement;
 use crate::untrusted::{create, end};
 
 /// QEMU's exit status after the guest's first program has written 1 to isa-debug-exit.
 const GUEST_ENDED: i32 = 3;
 /// The PCI slot of the first port. The slots of the other ports follow.
 const FIRST_SLOT: u8 = 5;
+/// The PCI slot of the port to the agent. It is the same in a saved guest, which lacks the others.
+const AGENT_SLOT: u8 = 0x1e;
 /// The kernel's last message before a power-off. QEMU's status, 0, is the same after a reset.
 const POWERED_OFF: &str = "reboot: Power down";
 /// Time limit for a guest's end after the request to end.
@@ -54,6 +57,12 @@ pub struct Shape {
     pub overlay: Option<PathBuf>,
     /// Additional arguments for the kernel's command line.
     pub append: String,
+    /// The local TCP port at which gdb reaches the first guest's kernel.
+    pub gdb: Option<u16>,
+    /// Whether the consoles are shown.
+    pub console: bool,
+    /// Whether all guests have a virtio-rdma device.
+    pub all_have_device: bool,
     /// Whether each guest has two virtio entropy devices, of which the second one never answers.
     pub rng: bool,
 }
@@ -121,6 +130,7 @@ impl Rdma {
 /// The servers and files that a guest needs before it starts.
 pub struct Prepared {
     number: usize,
+    setup: Setup,
     /// QEMU's arguments for the servers and files.
     arguments: Vec<String>,
     servers: Vec<Server>,
@@ -141,16 +151,26 @@ impl Prepared {
             servers.push(server);
         }
         arguments.extend(disk.iter().flat_map(Disk::arguments));
-        let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
-        write_initramfs(&initramfs, shape, number, wiring)?;
-        arguments.extend(["-initrd".into(), initramfs.display().to_string()]);
         Ok(Self {
             number,
+            setup: describe(shape, number, wiring),
             arguments,
             servers,
             disk,
         })
     }
+}
+
+/// How a guest starts.
+#[derive(Debug)]
+pub enum Start {
+    /// Its kernel boots, on a host whose time stamp counter runs at this rate.
+    Boot {
+        /// The rate in kHz.
+        tsc_khz: u64,
+    },
+    /// It is restored from a saved guest.
+    Restore(SavedGuest),
 }
 
 /// A running guest.
@@ -167,30 +187,49 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Starts a guest. Returns the guest and the link to its agent, which ends with QEMU.
+    /// Starts a guest, or restores a saved one as this guest. Returns the guest and the link to its
+    /// agent, which ends with QEMU.
     pub fn start(
         dirs: &RunDirs,
         shape: &Shape,
         prepared: Prepared,
         wiring: &Wiring,
-        tsc: &Measurement,
+        start: &Start,
     ) -> Result<(Self, UnixStream)> {
         let number = prepared.number;
         let console = dirs.logs.join(format!("vm{number}.console"));
         let messages = dirs.logs.join(format!("vm{number}.qemu"));
-        let (link, port) = UnixStream::pair()?;
-        let mut command = qemu(shape, number, wiring)?;
+        let (mut link, port) = UnixStream::pair()?;
+        let mut command = machine(shape)?;
+        command.args(["-name", &format!("vm{number}")]);
+        command.args(devices(shape, number, wiring));
         command
             .args(prepared.arguments)
             .arg("-chardev")
             .arg(format!("socket,id=agent,fd={}", port.as_raw_fd()))
-            .args(["-device", "virtio-serial-pci", "-device"])
-            .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
-            .args(["-chardev"])
-            .arg(format!("file,id=console,path={}", value(&console)))
-            .args(["-serial", "chardev:console"])
-            .arg("-append")
-            .arg(command_line(shape, tsc));
+            .arg("-chardev")
+            .arg(format!("file,id=console,path={}", value(&console)));
+        match start {
+            Start::Boot { tsc_khz } => {
+                let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
+                write_initramfs(&initramfs, shape, prepared.setup)?;
+                let line = command_line(shape, *tsc_khz);
+                command
+                    .arg("-initrd")
+                    .arg(initramfs)
+                    .args(["-append", &line]);
+            }
+            Start::Restore(saved) => {
+                let line = command_line(shape, saved.tsc_khz);
+                command.args(saved.arguments()).args(["-append", &line]);
+                let resumption = Resumption {
+                    setup: prepared.setup,
+                    time: SystemTime::now().duration_since(UNIX_EPOCH)?,
+                };
+                let resumption = serde_json::to_vec(&resumption)?;
+                Frame::new(Kind::Setup, 0, resumption).write(&mut link)?;
+            }
+        }
         let vm = Self {
             number,
             qemu: ReapedChild::spawn_with(&mut command, &messages, &[port.as_fd()])?,
@@ -239,7 +278,9 @@ pub fn value(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
+/// QEMU with the devices that all guests of a shape have, and that can be saved. The caller adds
+/// the character devices `agent` and `console`.
+pub fn machine(shape: &Shape) -> Result<Command> {
     let memory = VmMemory {
         mib: shape.mem.into(),
         backend: Backend::Memfd,
@@ -249,8 +290,6 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         command.arg("-L").arg(firmware);
     }
     command
-        .arg("-name")
-        .arg(format!("vm{number}"))
         // Without the PIT, the kernel calibrates its clock by the HPET. Calibrated by the PIT, the
         // clock and thus all timeouts in the guest may be far off on a busy host.
         .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
@@ -260,12 +299,25 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         // Shared: virtiofsd and the RDMA device's daemon read and write the guest's memory.
         .args(memory.arguments().concat())
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
+        // A restored guest has another identity than the saved one, by which it notices.
+        .args(["-device", "vmgenid,guid=auto"])
+        .arg("-device")
+        .arg(format!("virtio-serial-pci,addr={AGENT_SLOT:x}.0"))
+        .arg("-device")
+        .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
+        .args(["-serial", "chardev:console"])
         .arg("-kernel")
         .arg(&shape.install.kernel);
+    Ok(command)
+}
+
+/// QEMU's arguments for the devices of a guest.
+fn devices(shape: &Shape, number: usize, wiring: &Wiring) -> Vec<String> {
+    let mut arguments = Vec::new();
     let first = match &wiring.rdma {
         Rdma::Virtio(vfio) => Some((&wiring.nic, vfio)),
         Rdma::Rxe | Rdma::None => {
-            command.args(wiring.nic.arguments("rnet", FIRST_SLOT));
+            arguments.extend(wiring.nic.arguments("rnet", FIRST_SLOT));
             None
         }
     };
@@ -277,36 +329,48 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
             mac: nic.mac.clone(),
             slot,
         };
-        command.args(port.arguments().concat());
+        arguments.extend(port.arguments().concat());
+    }
+    if let Some(port) = shape.gdb {
+        let port = usize::from(port) + number - 1;
+        arguments.extend(["-gdb".into(), format!("tcp:127.0.0.1:{port}")]);
     }
     if let Some(nic) = &wiring.beside {
         // The interface is in another slot than the device, because the driver must not treat it as
         // the device's own interface.
-        command.args(nic.arguments("net2", FIRST_SLOT + 1));
+        arguments.extend(nic.arguments("net2", FIRST_SLOT + 1));
     }
     if shape.rng {
-        command
-            .args(["-object", "rng-builtin,id=rng0"])
-            .args(["-chardev", "null,id=silent"])
-            .args(["-object", "rng-egd,id=rng1,chardev=silent"]);
+        let mut add = |option: &str, value: String| arguments.extend([option.into(), value]);
+        add("-object", "rng-builtin,id=rng0".into());
+        add("-chardev", "null,id=silent".into());
+        add("-object", "rng-egd,id=rng1,chardev=silent".into());
         for number in 0..2 {
             // The function can only be reset below a PCI Express port.
-            command
-                .arg("-device")
-                .arg(format!("pcie-root-port,id=port{number},chassis={number}"))
-                .arg("-device")
-                .arg(format!(
-                    "virtio-rng-pci,bus=port{number},rng=rng{number},romfile="
-                ));
+            add(
+                "-device",
+                format!("pcie-root-port,id=port{number},chassis={number}"),
+            );
+            let rng = format!("virtio-rng-pci,bus=port{number},rng=rng{number},romfile=");
+            add("-device", rng);
         }
     }
-    Ok(command)
+    arguments
 }
 
 /// The kernel's command line.
-fn command_line(shape: &Shape, tsc: &Measurement) -> String {
-    let mut line = String::from("console=ttyS0 loglevel=5 panic=-1");
-    line.push_str(&shape.accel.command_line(tsc));
+pub fn command_line(shape: &Shape, tsc_khz: u64) -> String {
+    let level = if shape.console { 7 } else { 5 };
+    let mut line = format!("console=ttyS0 loglevel={level} panic=-1");
+    if shape.console {
+        // A kernel that ends before its console is up is seen too.
+        line.push_str(" earlyprintk=serial");
+    }
+    if shape.gdb.is_some() {
+        // gdb knows the addresses of the image.
+        line.push_str(" nokaslr");
+    }
+    line.push_str(&shape.accel.command_line(tsc_khz));
     if !shape.append.is_empty() {
         line.push(' ');
         line.push_str(&shape.append);
@@ -314,8 +378,9 @@ fn command_line(shape: &Shape, tsc: &Measurement) -> String {
     line
 }
 
-fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -> Result<()> {
-    let setup = Setup {
+/// A guest's description.
+fn describe(shape: &Shape, number: usize, wiring: &Wiring) -> Setup {
+    Setup {
         number,
         vms: shape.vms,
         shares: shape
@@ -328,12 +393,35 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
         ports: 1 + wiring.further.len(),
         beside: wiring.beside.is_some(),
         ..shape.setup.clone()
-    };
-    let program = &shape.install.guest;
-    let init = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
-    let setup = serde_json::to_vec(&setup)?;
+    }
+}
+
+fn write_initramfs(file: &Path, shape: &Shape, mut setup: Setup) -> Result<()> {
+    let Install {
+        guest,
+        early_modules,
+        ..
+    } = &shape.install;
+    let mut files = files_of(early_modules)?;
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    setup.early_modules = files.iter().map(|(path, _)| name(path)).collect();
+    files.push((SETUP.to_owned(), serde_json::to_vec(&setup)?));
+    let init = read(guest)?;
     let mut to = io::BufWriter::new(create(file)?);
-    initramfs::write(&mut to, &init, (SETUP, &setup))
+    initramfs::write(&mut to, &init, &files)
         .and_then(|()| io::Write::flush(&mut to))
         .with_context(|| format!("can't write {}", file.display()))
+}
+
+/// Modules as files of an initramfs. Their names begin with numbers that tell the order.
+pub fn files_of(modules: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>> {
+    let file = |(at, module): (usize, &PathBuf)| {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        Ok((format!("{EARLY_MODULES}/{at:03}-{name}"), read(module)?))
+    };
+    modules.iter().enumerate().map(file).collect()
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("can't read {}", file.display()))
 }

@@ -4,12 +4,11 @@
 //! The agent uses a virtio-serial port, so it does not depend on the network under test.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -19,11 +18,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use guest::proto::{Exec, Frame, Kind, CHUNK};
-use guest::{AGENT_PHASE, NAME, PORT_NAME};
+use guest::{AGENT_PHASE, NAME};
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use crate::marks;
 use crate::spawn::{resize, spawn, Running};
+use crate::{marks, port};
 
 /// The socket through which `on` reaches the agent.
 pub const SOCKET: &str = "/run/virtio-rdma/agent";
@@ -56,12 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Serves the host until the host requests the guest's end or the port closes.
 pub fn run() -> Result<()> {
-    let path = port_path()?;
-    let mut port = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("can't open {}", path.display()))?;
+    let mut port = port::open()?;
     let agent = Arc::new(Agent {
         port: Mutex::new(port.try_clone()?),
         streams: Mutex::default(),
@@ -97,16 +91,6 @@ fn admit(exec: &Exec) -> io::Result<()> {
         Some(user) => chown(SOCKET, Some(user.uid), Some(user.gid)),
         None => Ok(()),
     }
-}
-
-fn port_path() -> Result<PathBuf> {
-    for entry in fs::read_dir("/sys/class/virtio-ports")?.flatten() {
-        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-        if name.trim() == PORT_NAME {
-            return Ok(PathBuf::from("/dev").join(entry.file_name()));
-        }
-    }
-    anyhow::bail!("no virtio-serial port of the name {PORT_NAME}")
 }
 
 impl Agent {

@@ -28,8 +28,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts the disk. `modules` has the drivers.
-    pub fn mount(modules: &Path, at: &Path) -> Result<Self> {
+    /// Mounts the disk. `modules` has the drivers, unless the kernel has them.
+    pub fn mount(modules: Option<&Path>, at: &Path) -> Result<Self> {
         crate::modules::load(modules, &["virtio_blk", KIND])?;
         fs::create_dir_all(at)?;
         // With discard, the host's file shrinks when the guest deletes files.

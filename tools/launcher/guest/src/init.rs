@@ -12,13 +12,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use guest::needs::option_of;
 use guest::setup::{relative, Setup, Share, ROOT};
-use guest::{HOME, PROGRAM, SETUP};
-use rustix::mount::{mount, mount_move, MountFlags};
+use guest::{EARLY_MODULES, HOME, PROGRAM, SETUP};
+use rustix::mount::{mount, mount_bind, mount_move, MountFlags};
 use rustix::process::{chdir, chroot, setrlimit, wait, Pid, Resource, Rlimit, WaitOptions};
 
 use crate::disk::Disk;
-use crate::{marks, modules};
+use crate::{marks, modules, restored};
 
 /// Directory where shares are mounted until the root is ready.
 const SHARES: &str = "/shares";
@@ -58,26 +59,38 @@ fn start() -> Result<()> {
     let mut marks = marks::line("kernel");
     file_system("proc", Path::new("/proc"), "")?;
     file_system("devtmpfs", Path::new("/dev"), "")?;
-    let text = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
-    let setup: Setup = serde_json::from_str(&text).with_context(|| SETUP.to_owned())?;
+    let setup: Setup = if Path::new(SETUP).exists() {
+        let text = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
+        serde_json::from_str(&text).with_context(|| SETUP.to_owned())?
+    } else {
+        file_system("sysfs", Path::new("/sys"), "")?;
+        let (setup, phases) = restored::await_setup()?;
+        marks = phases;
+        setup
+    };
 
+    for module in &setup.early_modules {
+        modules::insert(&Path::new(EARLY_MODULES).join(module))?;
+    }
     for share in &setup.shares {
         mount_share(share)?;
     }
     marks += &marks::line("virtiofs");
-    let modules = Path::new(SHARES).join(&setup.modules.share);
-    let modules = modules.join(relative(&setup.modules.path));
-    modules::load(&modules, &["overlay"])?;
+    let modules = setup.modules.as_ref().map(|place| {
+        let share = Path::new(SHARES).join(&place.share);
+        share.join(relative(&place.path))
+    });
+    modules::load(modules.as_deref(), &["overlay"])?;
     let layers = Path::new(LAYERS);
     let disk = if setup.disk {
-        Some(Disk::mount(&modules, layers)?)
+        Some(Disk::mount(modules.as_deref(), layers)?)
     } else {
         file_system("tmpfs", layers, "mode=755")?;
         None
     };
     lay_overlay(layers)?;
     fill_root(&setup)?;
-    keep_program(&text)?;
+    keep_program(&serde_json::to_string(&setup)?)?;
     enter_root()?;
     marks += &marks::line("root");
     marks::write(&marks)?;
@@ -103,7 +116,19 @@ fn file_system(kind: &str, at: &Path, options: &str) -> Result<()> {
     }
     let data = CString::new(options)?;
     mount(kind, at, kind, MountFlags::empty(), data.as_c_str())
-        .with_context(|| format!("can't mount {kind} on {}", at.display()))
+        .with_context(|| format!("can't mount {kind} on {}{}", at.display(), lacking(kind)))
+}
+
+/// The remark that the kernel may lack a file system, if it does.
+fn lacking(kind: &str) -> String {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let is_known = known
+        .lines()
+        .any(|line| line.ends_with(&format!("\t{kind}")));
+    match option_of(kind) {
+        Some(option) if !is_known => format!(": the kernel lacks it, {option} is not set"),
+        _ => String::new(),
+    }
 }
 
 fn mount_share(share: &Share) -> Result<()> {
@@ -115,7 +140,7 @@ fn mount_share(share: &Share) -> Result<()> {
         MountFlags::RDONLY
     };
     mount(&share.tag, &at, "virtiofs", flags, None::<&CStr>)
-        .with_context(|| format!("can't mount the share {}", share.tag))
+        .with_context(|| format!("can't mount the share {}{}", share.tag, lacking("virtiofs")))
 }
 
 /// Mounts the new root: an overlay whose changes are stored in the file system at `layers`.
@@ -142,10 +167,18 @@ fn fill_root(setup: &Setup) -> Result<()> {
         ("devpts", "dev/pts", "ptmxmode=666,mode=620,gid=5"),
         ("tmpfs", "dev/shm", "mode=1777"),
         ("tmpfs", "run", "mode=755"),
-        ("tracefs", "sys/kernel/tracing", ""),
-        ("debugfs", "sys/kernel/debug", ""),
     ] {
         file_system(kind, &root.join(at), options)?;
+    }
+    // A kernel that lacks one of these has no directory for it.
+    for (kind, at) in [
+        ("tracefs", "sys/kernel/tracing"),
+        ("debugfs", "sys/kernel/debug"),
+    ] {
+        let at = root.join(at);
+        if at.is_dir() {
+            file_system(kind, &at, "")?;
+        }
     }
     for at in &setup.empty {
         file_system("tmpfs", &root.join(relative(at)), "mode=1777")?;
@@ -167,11 +200,13 @@ fn fill_root(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Copies this program and its setup into the new root.
+/// Puts this program and its setup into the new root. The program is not copied: an emulated
+/// processor would have to translate the copy's code again.
 fn keep_program(setup: &str) -> Result<()> {
     let inside = |path: &str| Path::new(NEW_ROOT).join(relative(Path::new(path)));
     fs::create_dir_all(inside(HOME))?;
-    fs::copy("/init", inside(PROGRAM)).context("can't copy /init")?;
+    fs::write(inside(PROGRAM), "")?;
+    mount_bind("/init", inside(PROGRAM)).context("can't mount /init")?;
     fs::write(inside(SETUP), setup)?;
     let on = inside("/usr/bin/on");
     if let Some(dir) = on.parent() {

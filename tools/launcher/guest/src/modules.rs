@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{bail, Context, Result};
+use guest::module_list::{files, is_built_in};
+use guest::needs::option_of;
 use rustix::io::Errno;
 use rustix::system::finit_module;
 
@@ -12,23 +14,36 @@ use rustix::system::finit_module;
 const COMPRESSED: i32 = 4;
 
 /// Loads modules and, before each, its dependencies. `dir` has modules.dep. Modules in
-/// modules.builtin, if the file exists, are part of the kernel's image.
-pub fn load(dir: &Path, names: &[&str]) -> Result<()> {
+/// modules.builtin, if the file exists, are part of the kernel's image. Without a directory, all
+/// are.
+pub fn load(dir: Option<&Path>, names: &[&str]) -> Result<()> {
+    let Some(dir) = dir else {
+        return Ok(());
+    };
+    let names: Vec<_> = names.iter().filter(|name| !is_loaded(name)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
     let list = dir.join("modules.dep");
     let list =
         fs::read_to_string(&list).with_context(|| format!("can't read {}", list.display()))?;
     for name in names {
-        let Some(files) = files(&list, name) else {
-            // Without modules.builtin, a built-in module is reported as missing.
-            let built_in = fs::read_to_string(dir.join("modules.builtin")).unwrap_or_default();
-            if built_in.lines().any(|file| is_of(file, name)) {
-                continue;
+        match files(&list, name) {
+            // The list has the module first, then its dependencies, which must be loaded before it.
+            Some(files) => {
+                for file in files.into_iter().rev() {
+                    insert(&dir.join(file))?;
+                }
             }
-            bail!("no module {name} in {}", dir.display());
-        };
-        // The list has the module first, then its dependencies, which must be loaded before it.
-        for file in files.into_iter().rev() {
-            insert(&dir.join(file))?;
+            None if is_built_in(dir, name) => {}
+            None => {
+                let option = option_of(name).map(|option| format!(" ({option})"));
+                bail!(
+                    "no module {name}{} in {}",
+                    option.unwrap_or_default(),
+                    dir.display()
+                );
+            }
         }
     }
     Ok(())
@@ -36,6 +51,11 @@ pub fn load(dir: &Path, names: &[&str]) -> Result<()> {
 
 /// Loads one module, unless it is loaded.
 pub fn insert(file: &Path) -> Result<()> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    // The kernel would read the whole file before it refused a second one.
+    if is_loaded(name.split('.').next().unwrap_or_default()) {
+        return Ok(());
+    }
     let open = File::open(file).with_context(|| format!("can't open {}", file.display()))?;
     let flags = match file.extension() {
         Some(ending) if ending != "ko" => COMPRESSED,
@@ -47,25 +67,10 @@ pub fn insert(file: &Path) -> Result<()> {
     }
 }
 
-/// A module's file, followed by the files of its dependencies. The list has thousands of lines, so
-/// an emulated processor has no time to build a table of all.
-fn files<'a>(list: &'a str, name: &str) -> Option<Vec<&'a str>> {
-    list.lines().find_map(|line| {
-        let (file, needed) = line.split_once(':')?;
-        let files = || [file].into_iter().chain(needed.split_whitespace());
-        is_of(file, name).then(|| files().collect())
-    })
-}
-
-/// Whether a file has the module of this name. The kernel treats `-` and `_` alike.
-fn is_of(file: &str, name: &str) -> bool {
-    let (_, last) = file.rsplit_once('/').unwrap_or(("", file));
-    let plain = |byte: u8| if byte == b'-' { b'_' } else { byte };
-    let name = name.bytes().map(plain);
-    last.bytes()
-        .map(plain)
-        .take_while(|byte| *byte != b'.')
-        .eq(name)
+/// Whether a module is loaded. A part of the kernel's image is not.
+fn is_loaded(name: &str) -> bool {
+    let module = Path::new("/sys/module").join(name.replace('-', "_"));
+    module.join("initstate").exists()
 }
 
 #[cfg(test)]
@@ -73,26 +78,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_with_what_they_need() {
-        let list = "kernel/a/iw-cm.ko.xz: kernel/b.ko\nkernel/b.ko:\n";
-        let found = files(list, "iw_cm").unwrap();
-        assert_eq!(found, ["kernel/a/iw-cm.ko.xz", "kernel/b.ko"]);
-        assert_eq!(files(list, "b").unwrap(), ["kernel/b.ko"]);
-        assert_eq!(files(list, "iw"), None);
-        assert_eq!(files(list, "a"), None);
-    }
-
-    #[test]
-    fn modules_that_are_built_in_have_no_file() {
+    fn a_missing_module_is_named_with_its_option() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("modules.dep"), "").unwrap();
-        assert!(load(dir.path(), &["over_lay"]).is_err());
-        fs::write(
-            dir.path().join("modules.builtin"),
-            "kernel/fs/over-lay.ko\n",
-        )
-        .unwrap();
-        load(dir.path(), &["over_lay"]).unwrap();
-        assert!(load(dir.path(), &["over"]).is_err());
+        let load = |name| load(Some(dir.path()), &[name]);
+        let error = load("overlay").unwrap_err().to_string();
+        assert!(
+            error.starts_with("no module overlay (CONFIG_OVERLAY_FS) in "),
+            "{error}"
+        );
+        fs::write(dir.path().join("modules.builtin"), "kernel/overlay.ko\n").unwrap();
+        load("overlay").unwrap();
+        super::load(None, &["overlay"]).unwrap();
     }
 }

@@ -24,9 +24,10 @@ pub fn await_active(number: usize) -> Result<()> {
         }
         if start.elapsed() > LIMIT {
             bail!(
-                "{number} active RDMA ports expected, found: {}; virtio devices: {}",
+                "{number} active RDMA ports expected, found: {}; virtio devices: {}; drivers: {}",
                 list(&states),
-                list(&virtio_ids())
+                list(&virtio_ids()),
+                list(&virtio_drivers())
             );
         }
         thread::sleep(PAUSE);
@@ -65,6 +66,15 @@ fn virtio_ids() -> Vec<String> {
         .flatten()
         .filter_map(|entry| fs::read_to_string(entry.path().join("device")).ok())
         .map(|id| id.trim().to_owned())
+        .collect()
+}
+
+/// The names of all drivers of virtio devices.
+fn virtio_drivers() -> Vec<String> {
+    let drivers = fs::read_dir("/sys/bus/virtio/drivers");
+    let names = drivers.into_iter().flatten().flatten();
+    names
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()
 }
 

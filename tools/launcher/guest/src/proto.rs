@@ -21,7 +21,7 @@ pub const CHUNK: usize = 16 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The agent is up. Stream 0, no payload.
+    /// The agent is up, or a guest without a description waits for one. Stream 0, no payload.
     Hello = 1,
     /// Runs a command; the payload is an [`Exec`] as JSON.
     Exec,
@@ -43,10 +43,13 @@ pub enum Kind {
     Signal,
     /// Sets the size of the command's terminal. Payload: rows and columns, an le16 each.
     Resize,
+    /// The description of a restored guest. Stream 0; the payload is a
+    /// [`Resumption`](crate::setup::Resumption) as JSON.
+    Setup,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Exec,
         Self::Stdin,
@@ -58,6 +61,7 @@ impl Kind {
         Self::Taken,
         Self::Signal,
         Self::Resize,
+        Self::Setup,
     ];
 
     fn from_code(code: u8) -> Option<Self> {

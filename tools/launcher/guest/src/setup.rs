@@ -2,6 +2,7 @@
 //! The description of a guest: JSON that the host adds to the initramfs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +22,12 @@ pub struct Setup {
     pub disk: bool,
     /// Directories of the root that are empty at the start, each a tmpfs.
     pub empty: Vec<PathBuf>,
-    /// The directory with modules.dep of the guest's kernel.
-    pub modules: Place,
-    /// The virtio-rdma module.
-    pub module: Place,
+    /// The names of the modules in the initramfs, in the order in which they are loaded.
+    pub early_modules: Vec<String>,
+    /// The directory with modules.dep of the guest's kernel; `None` if all is part of its image.
+    pub modules: Option<Place>,
+    /// The virtio-rdma module; `None` if it is one of these modules or part of the image.
+    pub driver: Option<Place>,
     /// The directory with the virtio-rdma providers.
     pub provider: Place,
     /// The directory with the RDMA programs of `--tools`, if requested.
@@ -37,6 +40,15 @@ pub struct Setup {
     pub beside: bool,
     /// Variables in the environment of every command.
     pub env: Vec<(String, String)>,
+}
+
+/// The message to a restored guest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resumption {
+    /// Its description.
+    pub setup: Setup,
+    /// The time since the epoch.
+    pub time: Duration,
 }
 
 impl Setup {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 use guest::setup::{Rdma, Setup};
-use guest::SETUP;
+use guest::{needs, SETUP};
 use rustix::system::{sethostname, uname};
 
 use crate::hosts::{addresses, hosts};
@@ -24,9 +24,12 @@ pub fn run() -> Result<()> {
     let setup = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
     let setup: Setup = serde_json::from_str(&setup)?;
     name_hosts(&setup)?;
-    let tree = setup.path(&setup.modules);
-    show_modules(&tree)?;
-    modules::load(&tree, &needed(&setup))?;
+    let tree = setup.modules.as_ref().map(|place| setup.path(place));
+    let tree = tree.as_deref();
+    if let Some(tree) = tree {
+        show_modules(tree)?;
+    }
+    modules::load(tree, &needed(&setup))?;
     marks::end("modules")?;
     bring_network_up(&setup)?;
     marks::end("network")?;
@@ -35,11 +38,14 @@ pub fn run() -> Result<()> {
         Rdma::Rxe => netlink::add_rxe("rxe0", "eth0")?,
         Rdma::Virtio => {
             install_provider(&setup.path(&setup.provider))?;
-            modules::insert(&setup.path(&setup.module))?;
+            match &setup.driver {
+                Some(place) => modules::insert(&setup.path(place))?,
+                None => modules::load(tree, &["virtio_rdma"])?,
+            }
         }
     }
     if setup.beside {
-        modules::load(&tree, &["rdma_rxe"])?;
+        modules::load(tree, &["rdma_rxe"])?;
         let number = u8::try_from(setup.number).context("the number of a VM must be below 256")?;
         netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, number).into(), 24)?;
         netlink::set_up("eth1")?;
@@ -64,16 +70,13 @@ fn rdma_ports(setup: &Setup) -> usize {
     ports + usize::from(setup.beside)
 }
 
-/// Kernel modules that are loaded in every guest.
+/// Kernel modules that the guest needs.
 fn needed(setup: &Setup) -> Vec<&'static str> {
-    let mut names = vec!["virtio_net"];
-    if setup.rdma != Rdma::None {
-        names.extend(["ib_uverbs", "rdma_ucm", "ib_umad"]);
-    }
-    if setup.rdma == Rdma::Rxe {
-        names.push("rdma_rxe");
-    }
-    names
+    needs::modules(match setup.rdma {
+        Rdma::None => &["vm"],
+        Rdma::Virtio => &["vm", "device"],
+        Rdma::Rxe => &["vm", "rxe"],
+    })
 }
 
 fn name_hosts(setup: &Setup) -> Result<()> {
