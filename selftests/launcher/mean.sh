@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# `virtio-rdma` works on a mean runner, or refuses what it can't carry: one processor, no KVM, no mounts, no
-# namespaces, no system calls that container engines deny, no network, no IPv6, a read-only HOME, a
-# /tmp without programs, TERM unset, an ordinary user, 1,024 open files. It needs root or user
-# namespaces to make such a runner.
+# `virtio-rdma` works on a mean runner, or refuses what it can't carry: one processor, no KVM, no
+# mounts, no namespaces, no system calls that container engines deny, no network, no IPv6, a
+# read-only HOME, a /tmp without programs, TERM unset, an ordinary user, 1,024 open files. It needs
+# root or user namespaces to make such a runner.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
