@@ -97,7 +97,8 @@ impl SavedGuest {
             "-global".into(),
             "migration.mapped-ram=on".into(),
             "-incoming".into(),
-            format!("file:{}", value(&self.file)),
+            // An address, in which a comma is not doubled.
+            format!("file:{}", self.file.display()),
         ]
     }
 
