@@ -5,6 +5,8 @@ use std::fs::{self, OpenOptions};
 
 use clap::ValueEnum;
 
+use crate::tsc::Measurement;
+
 /// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
@@ -17,13 +19,23 @@ pub enum Accel {
     Counted,
 }
 
-/// Kernel parameters for an emulated processor whose time stamp counter runs at `tsc_khz` kHz.
-fn emulated(tsc_khz: u64) -> String {
-    format!(
-        " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
-         watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
-         sysctl.kernel.hung_task_timeout_secs=240"
-    )
+/// Kernel parameters for a processor whose time stamp counter runs at `tsc_khz` kHz. `None` for one
+/// that is not emulated.
+pub fn command_line(tsc_khz: Option<u64>) -> String {
+    // - init_on_alloc: virtiofsd may fill a page of which QEMU has cached translated code. QEMU
+    //   drops that code only if the guest itself writes the page first.
+    // - tsc_early_khz, tsc: on a busy host the kernel's calibration of the time stamp counter may
+    //   be wrong by a factor of 30, and its watchdog would mark the counter as unstable.
+    // - no_timer_check: the kernel waits ten ticks of that counter for five timer interrupts and
+    //   panics if they are late. Under KVM it skips this check.
+    // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
+    tsc_khz.map_or_else(String::new, |tsc_khz| {
+        format!(
+            " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
+             watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
+             sysctl.kernel.hung_task_timeout_secs=240"
+        )
+    })
 }
 
 /// Whether the processor supports virtualization.
@@ -86,21 +98,14 @@ impl Accel {
         }
     }
 
-    /// The kernel parameters for the accelerator. The host's time stamp counter runs at `tsc_khz`.
-    pub fn command_line(self, tsc_khz: u64) -> String {
+    /// The rate in kHz at which the time stamp counter of a guest runs, if it is emulated. `tsc`
+    /// measures the host's counter, which is the guest's too.
+    pub fn tsc_khz(self, tsc: &Measurement) -> Option<u64> {
         match self {
-            Self::Kvm => String::new(),
-            // - init_on_alloc: virtiofsd may fill a page of which QEMU has cached translated code.
-            //   QEMU drops that code only if the guest itself writes the page first.
-            // - tsc_early_khz, tsc: the guest's time stamp counter is the host's. On a busy host
-            //   the kernel's calibration may be wrong by a factor of 30, and its watchdog would
-            //   mark the counter as unstable.
-            // - no_timer_check: the kernel waits ten ticks of that counter for five timer
-            //   interrupts and panics if they are late. Under KVM it skips this check.
-            // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
-            Self::Tcg => emulated(tsc_khz),
+            Self::Kvm => None,
+            Self::Tcg => Some(tsc.khz()),
             // The counter ticks once per instruction, and an instruction takes a nanosecond: 1 GHz.
-            Self::Counted => emulated(1_000_000),
+            Self::Counted => Some(1_000_000),
         }
     }
 }

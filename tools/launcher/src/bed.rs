@@ -161,7 +161,7 @@ impl Ground {
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
         Ok(Self {
             name: "testbed",
-            install: Install::checkout(options.chosen_kernel(false)?.as_ref())?,
+            install: Install::checkout(options.chosen_kernel(false)?)?,
             sources: vec![SharedDirectory::new("/", ROOT, "/")],
             user: None,
             env: env.collect(),
@@ -272,7 +272,7 @@ impl Bed {
         let prepare = |(number, wiring)| Prepared::new(&bed.dirs, &bed.shape, number, wiring);
         let prepared: Vec<_> = (1..).zip(&wirings).map(prepare).collect::<Result<_>>()?;
         if let Some(port) = options.kernel.gdb {
-            for command in Kernel::gdb(&bed.shape.install.kernel, port, options.vms) {
+            for command in Kernel::gdb(&bed.shape.install.kernel.image, port, options.vms) {
                 eprintln!("{}: {command}", bed.ground.name);
             }
         }
@@ -280,10 +280,10 @@ impl Bed {
         if bed.shape.accel != Accel::Kvm {
             let install = &mut bed.shape.install;
             let cache = install.cache("kernels");
-            install.kernel =
-                kernel_image::unpacked(&install.kernel, cache.as_deref(), bed.dirs.run());
+            let image = &mut install.kernel.image;
+            *image = kernel_image::unpacked(image, cache.as_deref(), bed.dirs.run());
         }
-        let tsc_khz = tsc.khz();
+        let tsc_khz = bed.shape.accel.tsc_khz(&tsc);
         let saved = if may_restore {
             bed.saved_guest(tsc_khz)
         } else {
@@ -339,7 +339,7 @@ impl Bed {
     }
 
     /// The saved guest that can be restored as any of the guests. `None` if there is none.
-    fn saved_guest(&self, tsc_khz: u64) -> Option<SavedGuest> {
+    fn saved_guest(&self, tsc_khz: Option<u64>) -> Option<SavedGuest> {
         match SavedGuest::of(&self.dirs, &self.shape, tsc_khz, &self.limits) {
             Ok(saved) => saved,
             Err(error) => {
@@ -562,9 +562,7 @@ fn shape(options: &BedOptions, ground: &Ground) -> Shape {
         sources: ground.sources.iter().chain(own).cloned().collect(),
         install: ground.install.clone(),
         overlay: ground.overlay.clone(),
-        append: options.kernel.append.clone(),
-        gdb: options.kernel.gdb,
-        console: options.kernel.console,
+        options: options.kernel.clone(),
         all_have_device: !options.device.no_device && options.device.rxe == 0,
         rng: options.rng,
     }

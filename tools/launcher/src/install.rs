@@ -102,16 +102,8 @@ pub struct Install {
     pub firmware: Option<PathBuf>,
     /// The first program of a guest.
     pub guest: PathBuf,
-    /// The kernel image of guests.
-    pub kernel: PathBuf,
-    /// Whether the kernel is not one of the user's.
-    pub is_stock: bool,
-    /// The kernel's modules that are loaded before the root is mounted.
-    pub early_modules: Vec<PathBuf>,
-    /// The virtio-rdma module; `None` if it is one of the kernel's modules or part of its image.
-    pub driver: Option<PathBuf>,
-    /// The directory with modules.dep of the kernel on this system; `None` if it has no modules.
-    pub modules: Option<PathBuf>,
+    /// The kernel of guests, with its modules and the driver on this system.
+    pub kernel: Kernel,
     /// A guest's description in which only the places of the files for guests are set.
     pub setup: Setup,
     /// The host's directory with the files for guests; `None` if the guests' root has them.
@@ -121,7 +113,7 @@ pub struct Install {
 impl Install {
     /// The checkout whose build/target/PROFILE has this program. `kernel` is used instead of the
     /// sysroot's.
-    pub fn checkout(kernel: Option<&Kernel>) -> Result<Self> {
+    pub fn checkout(kernel: Option<Kernel>) -> Result<Self> {
         let program = env::current_exe()?;
         let top = program
             .ancestors()
@@ -139,14 +131,9 @@ impl Install {
             provider: in_root(built.join("provider")),
             ..Setup::default()
         };
-        let stock;
-        let is_stock = kernel.is_none();
         let kernel = match kernel {
             Some(kernel) => kernel,
-            None => {
-                stock = stock_kernel(&built)?;
-                &stock
-            }
+            None => stock_kernel(&built)?,
         };
         if let Some(dir) = &kernel.dir {
             let dir = dir.display().to_string();
@@ -169,11 +156,7 @@ impl Install {
             mke2fs: Program::new("/usr/sbin/mke2fs"),
             firmware: None,
             guest,
-            kernel: kernel.image.clone(),
-            is_stock,
-            early_modules: kernel.early_modules.clone(),
-            driver: kernel.driver.clone(),
-            modules: kernel.modules.clone(),
+            kernel,
             setup,
             source: None,
         })
@@ -181,7 +164,7 @@ impl Install {
 
     /// The bundle whose bin has this program. `kernel` is used instead of the bundle's. Guests see
     /// its modules by the share [`MODULES`], and the driver by the share [`DRIVER`].
-    pub fn bundle(kernel: Option<&Kernel>) -> Result<Self> {
+    pub fn bundle(kernel: Option<Kernel>) -> Result<Self> {
         let program = env::current_exe()?;
         let bundle = program
             .ancestors()
@@ -191,28 +174,22 @@ impl Install {
         let (tag, at) = BUNDLE;
         let files = bundle.join("guest");
         let place = |path: &Path| Place::new(tag, path);
-        let own;
-        let is_stock = kernel.is_none();
         let (kernel, modules, driver) = match kernel {
             Some(kernel) => {
                 let driver = kernel.driver.as_ref().and_then(|driver| driver.file_name());
-                let driver = Path::new(driver.unwrap_or_default());
-                (
-                    kernel,
-                    Place::new(MODULES.0, "/"),
-                    Place::new(DRIVER.0, driver),
-                )
+                let driver = Place::new(DRIVER.0, driver.unwrap_or_default());
+                (kernel, Place::new(MODULES.0, "/"), driver)
             }
             None => {
                 let tree = Path::new("modules").join(only_entry(&files.join("modules"))?);
-                own = Kernel {
+                let stock = Kernel {
                     image: bundle.join("share/vmlinuz"),
                     modules: Some(files.join(&tree)),
                     driver: Some(files.join("virtio_rdma.ko")),
                     early_modules: Vec::new(),
                     dir: None,
                 };
-                (&own, place(&tree), place(Path::new("virtio_rdma.ko")))
+                (stock, place(&tree), place(Path::new("virtio_rdma.ko")))
             }
         };
         Ok(Self {
@@ -225,17 +202,13 @@ impl Install {
             mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),
             guest: bundle.join("libexec/virtio-rdma-guest"),
-            kernel: kernel.image.clone(),
-            is_stock,
-            early_modules: kernel.early_modules.clone(),
-            driver: kernel.driver.clone(),
-            modules: kernel.modules.clone(),
             setup: Setup {
                 modules: kernel.modules.is_some().then_some(modules),
                 driver: kernel.driver.is_some().then_some(driver),
                 provider: place(Path::new("provider")),
                 ..Setup::default()
             },
+            kernel,
             source: Some(SharedDirectory::new(files, tag, at)),
         })
     }

@@ -16,7 +16,7 @@ const IMAGES: [&str; 2] = ["vmlinuz", "arch/x86/boot/bzImage"];
 const DEPTH: usize = 4;
 
 /// Options of the guests' kernel.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Kernel of the virtual machines")]
 pub struct KernelOptions {
     /// Boot another kernel: an image, or a directory with vmlinuz or arch/x86/boot/bzImage
@@ -55,8 +55,8 @@ pub struct KernelOptions {
     pub console: bool,
 }
 
-/// A kernel of the user's.
-#[derive(Debug)]
+/// A kernel of guests.
+#[derive(Clone, Debug)]
 pub struct Kernel {
     /// The image.
     pub image: PathBuf,

@@ -24,12 +24,12 @@ use crate::accel::Accel;
 use crate::bed::Limits;
 use crate::cache;
 use crate::initramfs;
-use crate::kernel::module_files;
+use crate::kernel::{module_files, KernelOptions};
 use crate::qmp::Qmp;
 use crate::reaper::ReapedChild;
 use crate::run_dirs::RunDirs;
 use crate::untrusted::{end, printable};
-use crate::vm::{command_line, files_of, machine, value, Shape, END_TIMEOUT};
+use crate::vm::{connections, files_of, machine, Shape, END_TIMEOUT};
 
 /// Interval at which a wait checks the limits of the run.
 const POLL: Duration = Duration::from_millis(20);
@@ -58,19 +58,17 @@ impl SavedGuest {
     pub fn of(
         dirs: &RunDirs,
         shape: &Shape,
-        tsc_khz: u64,
+        tsc_khz: Option<u64>,
         limits: &Limits,
     ) -> Result<Option<Self>> {
-        let fits = shape.accel == Accel::Tcg
-            && shape.append.is_empty()
-            && shape.gdb.is_none()
-            && !shape.console
-            && !shape.rng
-            && shape.install.is_stock;
-        let Some(cache) = shape.install.cache("guests").filter(|_| fits) else {
+        let fits =
+            shape.accel == Accel::Tcg && shape.options == KernelOptions::default() && !shape.rng;
+        let cache = shape.install.cache("guests").filter(|_| fits);
+        let (Some(cache), Some(tsc_khz)) = (cache, tsc_khz) else {
             return Ok(None);
         };
-        let identity = identity(shape)?;
+        let modules = modules(shape)?;
+        let identity = identity(shape, &modules)?;
         if let Some(found) = find(&cache, &identity, tsc_khz) {
             cache::touch(&found.file);
             return Ok(Some(found));
@@ -81,7 +79,7 @@ impl SavedGuest {
         // The name of the run's directory is unique.
         let partial = cache.join(dirs.run().file_name().unwrap_or_default());
         let file = cache.join(format!("{identity}-{tsc_khz}"));
-        let made = save(dirs, shape, tsc_khz, &partial, limits)
+        let made = save(dirs, shape, (tsc_khz, &modules), &partial, limits)
             .and_then(|()| Ok(fs::rename(&partial, &file)?));
         if made.is_err() {
             // It may not exist.
@@ -131,9 +129,8 @@ fn find(cache: &Path, identity: &str, tsc_khz: u64) -> Option<SavedGuest> {
 }
 
 /// A hash of all that a saved guest depends on, except for the rate of the time stamp counter.
-fn identity(shape: &Shape) -> Result<String> {
+fn identity(shape: &Shape, modules: &[PathBuf]) -> Result<String> {
     let mut hasher = DefaultHasher::new();
-    env!("CARGO_PKG_VERSION").hash(&mut hasher);
     let command = machine(shape)?;
     for word in command.get_args() {
         // The first argument of a child is this process's number.
@@ -146,9 +143,8 @@ fn identity(shape: &Shape) -> Result<String> {
         let in_path = env::split_paths(&path).map(|dir| dir.join(word));
         in_path.chain([PathBuf::from(word)]).collect::<Vec<_>>()
     });
-    let ours = [&shape.install.guest, &shape.install.kernel].map(Clone::clone);
-    let modules = modules(shape)?;
-    for file in qemu.chain(ours).chain(modules) {
+    let ours = [&shape.install.guest, &shape.install.kernel.image].map(Clone::clone);
+    for file in qemu.chain(ours).chain(modules.iter().cloned()) {
         if let Ok(of) = fs::metadata(&file) {
             (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()).hash(&mut hasher);
         }
@@ -158,21 +154,28 @@ fn identity(shape: &Shape) -> Result<String> {
 
 /// The modules that all guests load, each after those that it depends on.
 fn modules(shape: &Shape) -> Result<Vec<PathBuf>> {
-    let Some(tree) = &shape.install.modules else {
+    let kernel = &shape.install.kernel;
+    let Some(tree) = &kernel.modules else {
         return Ok(Vec::new());
     };
     let mut files = module_files(tree, &needs::modules(&["vm", "device"]))?;
     if shape.all_have_device {
-        files.extend(shape.install.driver.clone());
+        files.extend(kernel.driver.clone());
     }
     Ok(files)
 }
 
 /// Starts a guest without devices and saves it to a file when it waits for its description.
-fn save(dirs: &RunDirs, shape: &Shape, tsc_khz: u64, to: &Path, limits: &Limits) -> Result<()> {
+fn save(
+    dirs: &RunDirs,
+    shape: &Shape,
+    (tsc_khz, modules): (u64, &[PathBuf]),
+    to: &Path,
+    limits: &Limits,
+) -> Result<()> {
     let program = &shape.install.guest;
     let init = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
-    let files = files_of(&modules(shape)?)?;
+    let files = files_of(modules)?;
     let initramfs = dirs.run().join("saved.initramfs");
     let mut archive = Vec::new();
     initramfs::write(&mut archive, &init, &files)?;
@@ -191,23 +194,11 @@ fn save(dirs: &RunDirs, shape: &Shape, tsc_khz: u64, to: &Path, limits: &Limits)
     let mut command = machine(shape)?;
     let console = dirs.logs.join("saved.console");
     command
-        .args([
-            "-chardev",
-            &format!("socket,id=agent,fd={}", port.as_raw_fd()),
-        ])
-        .args([
-            "-chardev",
-            &format!("file,id=console,path={}", value(&console)),
-        ])
-        .args([
-            "-chardev",
-            &format!("socket,id=qmp,fd={}", monitor.as_raw_fd()),
-        ])
-        .args(["-mon", "chardev=qmp,mode=control"])
-        .arg("-initrd")
-        .arg(&initramfs)
-        .arg("-append")
-        .arg(command_line(shape, tsc_khz));
+        .args(connections(shape, &port, &console, Some(tsc_khz)))
+        .arg("-chardev")
+        .arg(format!("socket,id=qmp,fd={}", monitor.as_raw_fd()))
+        .args(["-mon", "chardev=qmp,mode=control", "-initrd"])
+        .arg(&initramfs);
     let files = [port.as_fd(), monitor.as_fd()];
     let log = dirs.logs.join("saved.qemu");
     let mut vm = ReapedChild::spawn_with(&mut command, &log, &files)?;

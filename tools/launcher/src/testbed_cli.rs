@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use crate::accel::Accel;
+use crate::accel::{command_line, Accel};
 use crate::bed::{BedOptions, Ground};
 use crate::demo::demo;
 use crate::install::{Install, DEMO};
@@ -70,7 +70,10 @@ pub fn main() -> Result<u8> {
         Action::Processor => {
             let accel = Accel::detect();
             println!("{}", accel.arguments().join(" "));
-            println!("{}", accel.command_line(Measurement::start().khz()).trim());
+            println!(
+                "{}",
+                command_line(accel.tsc_khz(&Measurement::start())).trim()
+            );
             Ok(0)
         }
         Action::Demo { options } => {

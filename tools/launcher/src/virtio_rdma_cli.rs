@@ -174,7 +174,7 @@ impl Machines {
     /// VMs with the caller's root, user, directory and environment.
     fn ground(&self) -> Result<Ground> {
         let kernel = self.bed().chosen_kernel(self.overlay.is_some())?;
-        let mut install = Install::bundle(kernel.as_ref())?;
+        let mut install = Install::bundle(kernel.clone())?;
         let root = directory(&self.root)?;
         let mut sources = vec![SharedDirectory::new(&root, ROOT, "/")];
         if let Some(kernel) = &kernel {

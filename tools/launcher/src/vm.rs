@@ -15,10 +15,11 @@ use guest::proto::{Frame, Kind};
 use guest::setup::{self, Resumption, Setup};
 use guest::{EARLY_MODULES, PORT_NAME, SETUP};
 
-use crate::accel::Accel;
+use crate::accel::{self, Accel};
 use crate::disk::Disk;
 use crate::initramfs;
 use crate::install::{Install, SharedDirectory};
+use crate::kernel::KernelOptions;
 use crate::reaper::{Log, ReapedChild};
 use crate::run_dirs::RunDirs;
 use crate::saved::SavedGuest;
@@ -55,12 +56,8 @@ pub struct Shape {
     pub setup: Setup,
     /// The directory of the disks that keep the guests' changes of their root.
     pub overlay: Option<PathBuf>,
-    /// Additional arguments for the kernel's command line.
-    pub append: String,
-    /// The local TCP port at which gdb reaches the first guest's kernel.
-    pub gdb: Option<u16>,
-    /// Whether the consoles are shown.
-    pub console: bool,
+    /// The user's options for the kernel.
+    pub options: KernelOptions,
     /// Whether all guests have a virtio-rdma device.
     pub all_have_device: bool,
     /// Whether each guest has two virtio entropy devices, of which the second one never answers.
@@ -166,8 +163,8 @@ impl Prepared {
 pub enum Start {
     /// Its kernel boots, on a host whose time stamp counter runs at this rate.
     Boot {
-        /// The rate in kHz.
-        tsc_khz: u64,
+        /// The rate in kHz; `None` if the kernel need not know it.
+        tsc_khz: Option<u64>,
     },
     /// It is restored from a saved guest.
     Restore(SavedGuest),
@@ -203,33 +200,26 @@ impl Vm {
         let mut command = machine(shape)?;
         command.args(["-name", &format!("vm{number}")]);
         command.args(devices(shape, number, wiring));
-        command
-            .args(prepared.arguments)
-            .arg("-chardev")
-            .arg(format!("socket,id=agent,fd={}", port.as_raw_fd()))
-            .arg("-chardev")
-            .arg(format!("file,id=console,path={}", value(&console)));
-        match start {
+        command.args(prepared.arguments);
+        let tsc_khz = match start {
             Start::Boot { tsc_khz } => {
                 let initramfs = dirs.run().join(format!("vm{number}.initramfs"));
                 write_initramfs(&initramfs, shape, prepared.setup)?;
-                let line = command_line(shape, *tsc_khz);
-                command
-                    .arg("-initrd")
-                    .arg(initramfs)
-                    .args(["-append", &line]);
+                command.arg("-initrd").arg(initramfs);
+                *tsc_khz
             }
             Start::Restore(saved) => {
-                let line = command_line(shape, saved.tsc_khz);
-                command.args(saved.arguments()).args(["-append", &line]);
+                command.args(saved.arguments());
                 let resumption = Resumption {
                     setup: prepared.setup,
                     time: SystemTime::now().duration_since(UNIX_EPOCH)?,
                 };
                 let resumption = serde_json::to_vec(&resumption)?;
                 Frame::new(Kind::Setup, 0, resumption).write(&mut link)?;
+                Some(saved.tsc_khz)
             }
-        }
+        };
+        command.args(connections(shape, &port, &console, tsc_khz));
         let vm = Self {
             number,
             qemu: ReapedChild::spawn_with(&mut command, &messages, &[port.as_fd()])?,
@@ -279,7 +269,7 @@ pub fn value(path: &Path) -> String {
 }
 
 /// QEMU with the devices that all guests of a shape have, and that can be saved. The caller adds
-/// the character devices `agent` and `console`.
+/// its [`connections`].
 pub fn machine(shape: &Shape) -> Result<Command> {
     let memory = VmMemory {
         mib: shape.mem.into(),
@@ -307,8 +297,22 @@ pub fn machine(shape: &Shape) -> Result<Command> {
         .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
         .args(["-serial", "chardev:console"])
         .arg("-kernel")
-        .arg(&shape.install.kernel);
+        .arg(&shape.install.kernel.image);
     Ok(command)
+}
+
+/// QEMU's arguments for the character devices of [`machine`], and for the kernel's command line.
+pub fn connections(
+    shape: &Shape,
+    agent: &UnixStream,
+    console: &Path,
+    tsc_khz: Option<u64>,
+) -> [String; 6] {
+    let agent = format!("socket,id=agent,fd={}", agent.as_raw_fd());
+    let console = format!("file,id=console,path={}", value(console));
+    let line = command_line(shape, tsc_khz);
+    let options = ["-chardev", &agent, "-chardev", &console, "-append", &line];
+    options.map(str::to_owned)
 }
 
 /// QEMU's arguments for the devices of a guest.
@@ -331,7 +335,7 @@ fn devices(shape: &Shape, number: usize, wiring: &Wiring) -> Vec<String> {
         };
         arguments.extend(port.arguments().concat());
     }
-    if let Some(port) = shape.gdb {
+    if let Some(port) = shape.options.gdb {
         let port = usize::from(port) + number - 1;
         arguments.extend(["-gdb".into(), format!("tcp:127.0.0.1:{port}")]);
     }
@@ -359,21 +363,21 @@ fn devices(shape: &Shape, number: usize, wiring: &Wiring) -> Vec<String> {
 }
 
 /// The kernel's command line.
-pub fn command_line(shape: &Shape, tsc_khz: u64) -> String {
-    let level = if shape.console { 7 } else { 5 };
+fn command_line(shape: &Shape, tsc_khz: Option<u64>) -> String {
+    let level = if shape.options.console { 7 } else { 5 };
     let mut line = format!("console=ttyS0 loglevel={level} panic=-1");
-    if shape.console {
+    if shape.options.console {
         // A kernel that ends before its console is up is seen too.
         line.push_str(" earlyprintk=serial");
     }
-    if shape.gdb.is_some() {
+    if shape.options.gdb.is_some() {
         // gdb knows the addresses of the image.
         line.push_str(" nokaslr");
     }
-    line.push_str(&shape.accel.command_line(tsc_khz));
-    if !shape.append.is_empty() {
+    line.push_str(&accel::command_line(tsc_khz));
+    if !shape.options.append.is_empty() {
         line.push(' ');
-        line.push_str(&shape.append);
+        line.push_str(&shape.options.append);
     }
     line
 }
@@ -397,12 +401,8 @@ fn describe(shape: &Shape, number: usize, wiring: &Wiring) -> Setup {
 }
 
 fn write_initramfs(file: &Path, shape: &Shape, mut setup: Setup) -> Result<()> {
-    let Install {
-        guest,
-        early_modules,
-        ..
-    } = &shape.install;
-    let mut files = files_of(early_modules)?;
+    let Install { guest, kernel, .. } = &shape.install;
+    let mut files = files_of(&kernel.early_modules)?;
     let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     setup.early_modules = files.iter().map(|(path, _)| name(path)).collect();
     files.push((SETUP.to_owned(), serde_json::to_vec(&setup)?));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The kernel's messages, as dmesg shows them.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -9,16 +9,21 @@ use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 
 /// The longest record of the kernel's log, in bytes.
-const RECORD: usize = 8192;
+pub const RECORD: usize = 8192;
 
-/// Prints all messages.
-pub fn show() -> Result<()> {
+/// Opens the log. A read returns one record, or fails if there is none yet.
+pub fn open() -> Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits())?;
-    let mut log = OpenOptions::new()
+    OpenOptions::new()
         .read(true)
         .custom_flags(flags)
         .open("/dev/kmsg")
-        .context("can't open /dev/kmsg")?;
+        .context("can't open /dev/kmsg")
+}
+
+/// Prints all messages.
+pub fn show() -> Result<()> {
+    let mut log = open()?;
     let mut record = vec![0; RECORD];
     loop {
         match log.read(&mut record) {

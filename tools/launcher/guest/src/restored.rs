@@ -3,10 +3,8 @@
 //! restores it as any of its guests. Then it gets a description, devices, the time and new
 //! randomness.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,10 +12,9 @@ use anyhow::{bail, Context, Result};
 use guest::proto::{Frame, Kind};
 use guest::setup::{Resumption, Setup};
 use guest::{EARLY_MODULES, RESTORED_PHASE};
-use rustix::fs::OFlags;
 use rustix::time::{clock_settime, ClockId, Timespec};
 
-use crate::{marks, modules, port};
+use crate::{marks, messages, modules, port};
 
 /// How long to wait for what the kernel does at the same time.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +36,8 @@ pub fn await_setup() -> Result<(Setup, String)> {
         modules::insert(&module)?;
     }
     let mut port = until(|| port::open().ok()).context("the host's port does not appear")?;
-    let mut log = kernel_log()?;
+    let mut log = messages::open()?;
+    log.seek(SeekFrom::End(0))?;
     Frame::new(Kind::Hello, 0, []).write(&mut port)?;
 
     // The host saves the guest here.
@@ -75,24 +73,9 @@ fn until<T>(mut find: impl FnMut() -> Option<T>) -> Option<T> {
     }
 }
 
-/// The kernel's log, from its present end on.
-fn kernel_log() -> Result<File> {
-    let path = Path::new("/dev/kmsg");
-    let open = || -> io::Result<File> {
-        let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
-        let mut log = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(path)?;
-        log.seek(SeekFrom::End(0))?;
-        Ok(log)
-    };
-    open().with_context(|| format!("can't open {}", path.display()))
-}
-
 /// Whether a new record of the kernel's log has a text.
 fn says(log: &mut File, text: &str) -> Option<()> {
-    let mut record = [0; 8192];
+    let mut record = [0; messages::RECORD];
     // An error means that there is no record yet, or that records were lost.
     while let Ok(length) = log.read(&mut record) {
         if String::from_utf8_lossy(&record[..length]).contains(text) {
