@@ -16,6 +16,9 @@ mod bindings;
 #[allow(unreachable_pub, unsafe_code)]
 #[path = "../rust/kernel/hw_random/mod.rs"]
 mod hw_random;
+#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[path = "../rust/kernel/sync/mod.rs"]
+mod sync;
 // The sample needs neither configuration nor shared memory.
 #[allow(dead_code, unreachable_pub, unsafe_code, unused_imports)]
 #[path = "../rust/kernel/virtio/mod.rs"]

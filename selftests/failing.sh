@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The device fails but still accesses memory: it is slow, or it breaks a queue. The driver resets
-# it, and gives buffers back only after the reset. A module of the tests takes the answers away from
-# the driver and delays the reset.
+# it, gives buffers back only after the reset, and then probes the device again. A module of the
+# tests takes the answers away from the driver and delays the reset.
 # testbed:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -38,7 +38,7 @@ test_buffers_of_the_kernel() {
 	rmmod kverbs
 	log_since 'broke a queue: it is not used any more, but reset'
 	log_since 'the device was reset: it is at rest'
-	rebind
+	until_ok 60 recovers
 	traffic
 }
 
@@ -48,7 +48,7 @@ test_silent_device() {
 	load_kverbs no_answer=1
 	rmmod kverbs
 	log_since 'does not answer command=' | grep ' ms=[0-9]*: it is not used any more, but reset'
-	rebind
+	until_ok 60 recovers
 	traffic
 }
 
@@ -132,11 +132,9 @@ test_pages_stay_pinned() {
 	echo "before: $before, registered: $held, now: $(pinned)"
 	(($(pinned) == held))
 	rmmod kverbs
-	(($(pinned) == held))
-	virtio_device 1 >"$driver/unbind"
-	echo "unbound: $(pinned)"
+	until_ok 60 recovers
+	echo "recovered: $(pinned)"
 	(($(pinned) == before))
-	bind
 }
 
 # The virtqueue of a CQ breaks. A completion that the driver has taken out of it reaches its client.
@@ -144,7 +142,7 @@ test_completion_of_a_broken_cq() {
 	in_virtqueue_mode || skip "CQs are not virtqueues"
 	load_kverbs broken_cq=1
 	rmmod kverbs
-	rebind
+	until_ok 60 recovers
 	traffic
 }
 
@@ -182,7 +180,7 @@ test_late_nonsense() {
 	until_ok 60 failed
 	log_since 'its answer is invalid'
 	delete_gid
-	rebind
+	until_ok 60 recovers
 	traffic
 }
 
@@ -195,7 +193,7 @@ test_gid_without_answer() {
 	until_ok 240 failed
 	rmmod kverbs
 	delete_gid
-	rebind
+	until_ok 60 recovers
 	traffic
 }
 

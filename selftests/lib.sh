@@ -430,6 +430,9 @@ mark_log() {
 # Prints the lines of VM 1's kernel log since mark_log that have a text. Fails if there are none.
 log_since() { dmesg | sed "1,/$mark\$/d" | grep -F -- "$1"; }
 
+# Whether VM 1's driver has recovered the device since mark_log, and the device works.
+recovers() { log_since 'the device is reset and probed again' && device_up; }
+
 # Loads the module of the kernel clients' tests on VM 1's device, which runs the tests.
 insmod_kverbs() { insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@"; }
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # A corrupt virtqueue. If the driver has corrupted the virtqueue, the device requests a reset. If
-# the device has corrupted it, the driver gives the device up. In both cases programs get an
-# event. The device works again after its driver was unbound and bound again.
+# the device has corrupted it, the driver gives the device up. In both cases programs get an event.
+# The driver resets the device and probes it again by itself.
 # more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -15,8 +15,6 @@ break_device() {
 	rmmod kverbs
 }
 
-is_dead() { link_is 1 DOWN; }
-
 unbind() {
 	virtio_device 1 >"$driver/unbind"
 	[[ -z $(device 1) ]]
@@ -27,56 +25,74 @@ bind() {
 	until_ok 120 device_up
 }
 
-rebind() {
+after_failure() {
 	unbind
 	bind
 }
 
-after_failure() { rebind; }
-
-# The driver detects the death although no command waits for a response.
+# The driver detects the failure although no command waits for a response. The device comes back
+# under its name, and is still bound, so that its driver needs nobody.
 test_programs_are_told() {
+	local name guid
+	name=$(device 1)
+	guid=$(</sys/class/infiniband/"$name"/node_guid)
 	start_watch
 	start_soak
+	mark_log
 	break_device
 	watch_is_told
-	unbind
 	soak_ends
-	bind
+	until_ok 60 recovers
+	[[ $(device 1) == "$name" ]]
+	[[ $(</sys/class/infiniband/"$name"/node_guid) == "$guid" ]]
+	log_since 'the device needs a reset: it is not used any more, but reset'
+	log_since 'the device was reset: it is at rest'
+	traffic
+	workers_are_idle
+}
+
+# Destroying a CQ races with the work that the device's failure has started. Recoveries that follow
+# each other at once wait longer and longer.
+test_again_and_again() {
+	local i
+	mark_log
+	for i in {1..5}; do
+		break_device
+		recoveries() { (($(log_since 'is reset and probed again' | wc -l) == i)) && device_up; }
+		until_ok 120 recoveries
+	done
+	log_since 'the device fails again and again: its recovery waits for'
+	# The reset request was detected by an interrupt, not by the periodic check.
+	if log_since 'but sent no configuration interrupt'; then
+		fail "the periodic check has detected the request"
+	fi
 	traffic
 }
 
-# The kernel's threads are idle, although the MAD layer's CQ is always armed.
-test_idle_when_dead() {
+# A device whose driver is unbound before its recovery stays unbound.
+test_unbound_before_the_recovery() {
+	mark_log
 	break_device
-	until_ok 60 is_dead
-	workers_are_idle
-	rebind
-}
-
-# Destroying a CQ races with the work that the device's death has started.
-test_again_and_again() {
-	for _ in {1..5}; do
-		break_device
-		rebind
-	done
-	# The reset request was detected by an interrupt, not by the periodic check.
-	local log
-	log=$(dmesg)
-	[[ $log == *'needs a reset: '* && $log != *'but sent no configuration interrupt'* ]]
+	until_ok 60 recovers
+	break_device
+	waits() { log_since 'its recovery waits for'; }
+	until_ok 60 waits
+	unbind
+	sleep 10
+	[[ -z $(device 1) ]]
+	bind
 	traffic
 }
 
 # The driver detects a queue that the device has corrupted, although the queue reports nothing any
 # more and no command is running.
 test_broken_queue() {
+	mark_log
 	break_device device_nonsense
-	until_ok 60 is_dead
-	local log
-	log=$(dmesg)
-	[[ $log == *'broke a queue: '* ]]
-	rebind
+	until_ok 60 recovers
+	log_since 'broke a queue: it is not used any more, but reset'
 	traffic
 }
 
-run_tests test_programs_are_told test_broken_queue test_idle_when_dead test_again_and_again
+run_tests test_programs_are_told test_broken_queue test_again_and_again \
+	test_unbound_before_the_recovery

@@ -21,7 +21,7 @@ use crate::{
             Deferred,
             Handle, //
         },
-        reclaim_queue::ReclaimQueue, //
+        workqueue::Workqueue, //
     }, //
 };
 use core::ptr;
@@ -213,7 +213,7 @@ impl<Q: Handled> Call for Link<Q> {
 
 impl<Q: Handled> ConsumerLink<Q> {
     /// A link without a consumer, whose deferred calls run on `work`.
-    pub(super) fn new(work: &Arc<ReclaimQueue>) -> Result<Self> {
+    pub(super) fn new(work: &Arc<Workqueue>) -> Result<Self> {
         let link = pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
             owner: Atomic::new(ptr::null_mut()),

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     bindings,
     net,
-    sync::reclaim_queue::ReclaimQueue, //
+    sync::workqueue::Workqueue, //
 };
 use core::{
     marker::PhantomData,
@@ -99,7 +99,7 @@ pub struct DeviceParts {
     bound_device: ARef<device::Device>,
     binding: Binding,
     /// Runs calls of consumers' handlers: clients may write back memory through the device.
-    work: Arc<ReclaimQueue>,
+    work: Arc<Workqueue>,
     /// Stubs that take the place of QPs in the completions that the core polls on behalf of
     /// processes. Sorted by QPN, from 1 on. Empty if the core does not poll on behalf of processes.
     stubs: KVec<QpStub>,
@@ -148,7 +148,7 @@ impl<T: Driver> Device<T> {
     }
 
     /// The workqueue for calls of consumers' handlers.
-    pub(super) fn work(&self) -> &Arc<ReclaimQueue> {
+    pub(super) fn work(&self) -> &Arc<Workqueue> {
         &self.0.own().work
     }
 
@@ -609,7 +609,7 @@ impl<T: Driver> Allocated<T> {
             bound_device: config.bound_device.into(),
             // The binding is made before the registration, so that it ends after the registration.
             binding: Binding::new(config.bound_device)?,
-            work: ReclaimQueue::new(c"rdma_events")?,
+            work: Workqueue::with_rescuer(c"rdma_events")?,
             stubs,
         };
         // SAFETY: The size is that of an object, which starts with the C structure. The initial

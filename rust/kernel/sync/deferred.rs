@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use super::reclaim_queue::ReclaimQueue;
+use super::workqueue::Workqueue;
 use crate::bindings;
 use core::{
     mem::offset_of,
@@ -31,7 +31,7 @@ pub trait Call: Send + Sync + 'static {
 /// ```
 /// use crate::sync::{
 ///     deferred::{Call, Deferred, Handle},
-///     reclaim_queue::ReclaimQueue,
+///     workqueue::Workqueue,
 /// };
 ///
 /// struct Message(&'static str);
@@ -42,7 +42,7 @@ pub trait Call: Send + Sync + 'static {
 ///     }
 /// }
 ///
-/// let queue = ReclaimQueue::new(c"example")?;
+/// let queue = Workqueue::with_rescuer(c"example")?;
 /// let message = Deferred::new(&queue, Message("deferred"))?;
 /// let handle: Handle<Message> = message.handle();
 /// handle.queue();
@@ -65,14 +65,14 @@ pub struct Handle<T: Call>(Arc<Inner<T>>);
 struct Inner<T: Call> {
     #[pin]
     work: Opaque<bindings::work_struct>,
-    queue: Arc<ReclaimQueue>,
+    queue: Arc<Workqueue>,
     #[pin]
     data: T,
 }
 
 impl<T: Call> Deferred<T> {
     /// A call that is not queued. It runs on `queue`.
-    pub fn new(queue: &Arc<ReclaimQueue>, data: impl PinInit<T>) -> Result<Self> {
+    pub fn new(queue: &Arc<Workqueue>, data: impl PinInit<T>) -> Result<Self> {
         let inner = pin_init!(Inner {
             work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                 // SAFETY: `work` is valid for writes and stays where it is; name and key are

@@ -5,7 +5,7 @@
 pub mod call_slot;
 pub mod deferred;
 pub mod periodic;
-pub mod reclaim_queue;
 #[cfg(abstractions_test)]
 pub(crate) mod tests;
 pub mod timed_completion;
+pub mod workqueue;

@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use super::reclaim_queue::ReclaimQueue;
+use super::workqueue::Workqueue;
 use crate::bindings;
 use core::pin::Pin;
 use kernel::{
@@ -32,7 +32,7 @@ pub trait Tick: Send + Sync + 'static {
 /// ```
 /// use crate::sync::{
 ///     periodic::{Periodic, Tick},
-///     reclaim_queue::ReclaimQueue,
+///     workqueue::Workqueue,
 /// };
 ///
 /// struct Watch;
@@ -44,7 +44,7 @@ pub trait Tick: Send + Sync + 'static {
 ///     }
 /// }
 ///
-/// let queue = ReclaimQueue::new(c"example")?;
+/// let queue = Workqueue::with_rescuer(c"example")?;
 /// let watch = KBox::pin_init(Periodic::new(queue, 5_000, Watch), GFP_KERNEL)?;
 /// watch.hasten();
 /// # Ok::<(), Error>(())
@@ -58,7 +58,7 @@ pub trait Tick: Send + Sync + 'static {
 pub struct Periodic<T: Tick> {
     #[pin]
     work: Opaque<bindings::delayed_work>,
-    queue: Arc<ReclaimQueue>,
+    queue: Arc<Workqueue>,
     pause: Jiffies,
     tick: T,
 }
@@ -71,7 +71,7 @@ unsafe impl<T: Tick> Sync for Periodic<T> {}
 
 impl<T: Tick> Periodic<T> {
     /// Starts the calls of `tick` on `queue`. The first call comes after a `pause`.
-    pub fn new(queue: Arc<ReclaimQueue>, pause: Msecs, tick: T) -> impl PinInit<Self> {
+    pub fn new(queue: Arc<Workqueue>, pause: Msecs, tick: T) -> impl PinInit<Self> {
         pin_init!(Self {
             queue,
             pause: msecs_to_jiffies(pause),

@@ -12,8 +12,8 @@ use super::{
         Periodic,
         Tick, //
     },
-    reclaim_queue::ReclaimQueue,
-    timed_completion::TimedCompletion, //
+    timed_completion::TimedCompletion,
+    workqueue::Workqueue, //
 };
 use kernel::{
     prelude::*,
@@ -55,7 +55,7 @@ struct Ticker(Arc<Thrice>);
 impl Thrice {
     /// Starts the ticks.
     fn every(self: &Arc<Self>, pause: Msecs) -> Result<Pin<KBox<Periodic<Ticker>>>> {
-        let queue = ReclaimQueue::new(c"test")?;
+        let queue = Workqueue::new(c"test")?;
         KBox::pin_init(
             Periodic::new(queue, pause, Ticker(self.clone())),
             GFP_KERNEL,
@@ -171,7 +171,7 @@ suite! { rust_sync {
 
     fn a_deferred_call_runs_until_it_is_disabled() {
         let thrice = Thrice::new()?;
-        let queue = ReclaimQueue::new(c"test")?;
+        let queue = Workqueue::new(c"test")?;
         let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
         for tick in 1..=3 {
             call.queue();
@@ -187,7 +187,7 @@ suite! { rust_sync {
 
     fn a_deferred_call_ends_with_its_owner() {
         let thrice = Thrice::new()?;
-        let queue = ReclaimQueue::new(c"test")?;
+        let queue = Workqueue::new(c"test")?;
         let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
         let handle = call.handle();
         drop(call);
@@ -225,7 +225,7 @@ suite! { rust_sync {
         let called = Called::new()?;
         check!(called.value.insert(1, Atomic::new(0)).is_ok());
         // One queue each, since the calls run at the same time.
-        let (first, second) = (ReclaimQueue::new(c"test")?, ReclaimQueue::new(c"test")?);
+        let [first, second] = [Workqueue::new(c"test")?, Workqueue::new(c"test")?];
         let call = KBox::pin_init(Periodic::new(first, 1, LongCall(called.clone())), GFP_KERNEL)?;
         check!(called.entered.wait_timeout(LONG));
         let end = KBox::pin_init(Periodic::new(second, 1, EndOfCall(called.clone())), GFP_KERNEL)?;

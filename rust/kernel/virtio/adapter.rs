@@ -6,10 +6,17 @@
 
 use super::{
     device::Status,
+    recovery::Recoveries,
     Device,
     Driver, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    sync::deferred::{
+        Deferred,
+        Handle, //
+    },
+};
 use core::{
     marker::PhantomData,
     mem::offset_of,
@@ -58,23 +65,40 @@ impl Locked {
 
     /// The driver that the device is bound to, if an [`Adapter`] of this module has registered it.
     fn driver(&self) -> Option<&VirtioDriver> {
-        // SAFETY: By the type invariant; the driver changes under the lock only.
-        let driver = unsafe { (*self.0).driver };
-        if driver.is_null() {
-            return None;
-        }
-        // SAFETY: A device is bound to drivers of its own bus only, and each driver of the virtio
-        // bus is embedded in a `struct virtio_driver`.
-        let driver = unsafe { driver.byte_sub(offset_of!(bindings::virtio_driver, driver)) };
-        let driver = driver.cast::<bindings::virtio_driver>();
-        let ours: unsafe extern "C" fn(_) -> _ = reset_prepare_callback;
-        // SAFETY: A driver that devices are bound to is valid.
-        let has_ours = unsafe { (*driver).reset_prepare }
-            .is_some_and(|callback| ptr::fn_addr_eq(callback, ours));
-        // SAFETY: Only `Adapter` sets this callback, in the structure at the start of a
-        // `VirtioDriver`. The driver stays valid while the device is bound to it.
-        has_ours.then(|| unsafe { &*driver.cast::<VirtioDriver>() })
+        // SAFETY: By the type invariant the device is valid and locked.
+        unsafe { driver_of(self.0) }
     }
+}
+
+/// The driver that a device is bound to, if an [`Adapter`] of this module has registered it.
+///
+/// # Safety
+///
+/// The device is valid, and its lock is held until the last use of the driver.
+unsafe fn driver_of<'a>(dev: *const bindings::device) -> Option<&'a VirtioDriver> {
+    // SAFETY: The device is valid; the driver changes under the lock only.
+    let driver = unsafe { (*dev).driver };
+    if driver.is_null() {
+        return None;
+    }
+    // SAFETY: A device is bound to drivers of its own bus only, and each driver of the virtio bus
+    // is embedded in a `struct virtio_driver`.
+    let driver = unsafe { driver.byte_sub(offset_of!(bindings::virtio_driver, driver)) };
+    let driver = driver.cast::<bindings::virtio_driver>();
+    let ours: unsafe extern "C" fn(_) -> _ = reset_prepare_callback;
+    // SAFETY: A driver that devices are bound to is valid.
+    let callback = unsafe { (*driver).reset_prepare };
+    let has_ours = callback.is_some_and(|callback| ptr::fn_addr_eq(callback, ours));
+    // SAFETY: Only `Adapter` sets this callback, in the structure at the start of a `VirtioDriver`.
+    // The driver stays valid while the device is bound to it.
+    has_ours.then(|| unsafe { &*driver.cast::<VirtioDriver>() })
+}
+
+/// The recoveries of the driver that `device` is bound to.
+pub(super) fn recoveries(device: &Device<device::Core<'_>>) -> Option<Handle<Recoveries>> {
+    // SAFETY: The device is valid, and in this context its lock is held.
+    let driver = unsafe { driver_of(&raw const (*device.as_raw()).dev) };
+    Some(driver?.recoveries.as_ref()?.handle())
 }
 
 impl Drop for Locked {
@@ -103,6 +127,7 @@ pub struct VirtioDriver {
     raw: bindings::virtio_driver,
     reset_prepare: Option<BoundFn>,
     reset_done: Option<BoundFn>,
+    recoveries: Option<Deferred<Recoveries>>,
 }
 
 /// An adapter for the registration of virtio drivers.
@@ -155,12 +180,14 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             )
         };
         let features = T::FEATURES;
+        let recoveries = Recoveries::new()?;
         // SAFETY: The fields of the driver may be set until it is registered. `Feature` is a
         // transparent `u32`, and the tables are static.
         unsafe {
             let this = vdrv.get();
             (*this).reset_prepare = Some(Self::reset_prepare);
             (*this).reset_done = Some(Self::reset_done);
+            (*this).recoveries = Some(recoveries);
             let vdrv = &raw mut (*this).raw;
             (*vdrv).driver.name = name.as_char_ptr();
             (*vdrv).id_table = T::ID_TABLE.as_ptr();
@@ -183,11 +210,19 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         to_result(unsafe {
             bindings::__register_virtio_driver(&raw mut (*vdrv.get()).raw, module.as_ptr())
         })
+        .inspect_err(|_| {
+            // SAFETY: No device was bound to the driver.
+            drop(unsafe { (*vdrv.get()).recoveries.take() });
+        })
     }
 
     unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
         // SAFETY: By this function's requirements the driver was registered.
-        unsafe { bindings::unregister_virtio_driver(&raw mut (*vdrv.get()).raw) }
+        unsafe { bindings::unregister_virtio_driver(&raw mut (*vdrv.get()).raw) };
+        // Waits for a running recovery, which finds its device unbound.
+        //
+        // SAFETY: No device is bound to the driver any more.
+        drop(unsafe { (*vdrv.get()).recoveries.take() });
     }
 }
 

@@ -314,7 +314,7 @@ impl Device<device::Bound> {
     }
 
     /// The parent, whose driver is the transport.
-    fn parent(&self) -> Option<&device::Device<device::Bound>> {
+    pub(super) fn parent(&self) -> Option<&device::Device<device::Bound>> {
         // SAFETY: By the type invariant the device is valid; its parent is set by the transport
         // before the device is registered and outlives it.
         let parent = unsafe { (*self.as_raw()).dev.parent };

@@ -9,6 +9,7 @@
 //! | [`device`] | the device, its features and its life cycle |
 //! | [`driver`] | the trait that a driver implements |
 //! | [`id`] | device types and tables of them |
+//! | [`recovery`] | reset of a device that failed, and a new probe |
 //! | [`virtqueue`] | one virtqueue and the buffers in it |
 //! | [`virtqueues`] | the virtqueues of a device: discovery, callbacks, teardown |
 //! | [`shm`] | shared memory regions |
@@ -22,6 +23,7 @@ pub mod device;
 pub mod driver;
 #[macro_use]
 pub mod id;
+pub mod recovery;
 pub mod shm;
 #[cfg(abstractions_test)]
 pub(crate) mod tests;
@@ -42,6 +44,7 @@ pub use self::{
         IdTable,
         VirtioID, //
     },
+    recovery::Recovery,
     shm::SharedMemory,
     virtqueue::{
         Buffer,

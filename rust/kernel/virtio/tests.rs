@@ -4,14 +4,15 @@
 
 use super::{
     config::check_access,
+    recovery::pause,
     Buffer,
     DeviceId,
     Feature,
     Health,
     IdTable,
     Reset,
-    VirtioID, //
-    Virtqueue,
+    VirtioID,
+    Virtqueue, //
 };
 use crate::bindings;
 use kernel::{
@@ -70,6 +71,12 @@ suite! { rust_virtio {
         let end = u32::MAX as usize;
         check!(check_access(&(end..end + 1), usize::MAX) == Ok((u32::MAX, 1)));
         check!(check_access(&(end + 1..end + 2), usize::MAX).is_err());
+    }
+
+    fn recoveries_in_a_row_wait_longer_and_longer() {
+        let ms = |in_a_row| pause(in_a_row).as_millis();
+        check!([0, 1, 2, 3, 6].map(ms) == [0, 1_000, 2_000, 4_000, 32_000]);
+        check!([7, 8, 63, 64, 65, u32::MAX].map(ms) == [64_000; 6]);
     }
 
     fn a_buffer_is_no_longer_than_it_was_allocated() {

@@ -40,14 +40,15 @@ use crate::{
     sent_command::SentCommand,
     sync::{
         deferred::Deferred,
-        reclaim_queue::ReclaimQueue,
-        timed_completion::TimedCompletion, //
+        timed_completion::TimedCompletion,
+        workqueue::Workqueue, //
     },
     virtio::{
         self,
         Buffer,
         Handler,
         Health,
+        Recovery,
         Virtqueue,
         VirtqueueInfo, //
     },
@@ -188,6 +189,7 @@ impl ControlQueue {
         dev: &device::Device,
         features: Features,
         event_handlers: Arc<EventHandlers>,
+        recovery: Recovery,
     ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
@@ -206,8 +208,8 @@ impl ControlQueue {
         }
         let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
         // The reset may block for ever.
-        let resets = ReclaimQueue::new(c"virtio_rdma_reset")?;
-        let lifecycle = Lifecycle::new(dev.into(), queue.clone(), event_handlers);
+        let resets = Workqueue::with_rescuer(c"virtio_rdma_reset")?;
+        let lifecycle = Lifecycle::new(dev.into(), queue.clone(), event_handlers, recovery);
         let lifecycle = Deferred::new(&resets, lifecycle)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -373,7 +375,7 @@ impl ControlQueue {
         if self.is_working() && self.is_overdue() {
             self.fail(fmt!("does not answer an asynchronous command"));
         }
-        self.check_alive() || self.lifecycle.check_failing()
+        self.check_alive() || self.lifecycle.check_stopping()
     }
 
     /// Whether the answer to an asynchronous command is overdue. Begins the next period if the
@@ -420,7 +422,7 @@ impl ControlQueue {
         self.fail_with(why, self.queue.poll_health());
     }
 
-    /// Ends the use of the device, and resets it unless it has stopped by its `health`.
+    /// Ends the use of the device, and resets it unless it is gone by its `health`.
     fn fail_with(&self, why: fmt::Arguments<'_>, health: Health) {
         if self.lifecycle.fail(why, health) {
             self.lifecycle.queue();
@@ -432,8 +434,6 @@ impl ControlQueue {
     /// of the reset. Returns whether the device is at rest.
     pub(crate) fn stop(&self) -> bool {
         self.fail(fmt!("is stopped"));
-        // A device that asks for a reset was not reset yet.
-        self.lifecycle.queue();
         self.lifecycle.await_end()
     }
 

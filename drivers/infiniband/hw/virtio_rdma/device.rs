@@ -27,7 +27,7 @@ use crate::{
             Periodic,
             Tick, //
         },
-        reclaim_queue::ReclaimQueue, //
+        workqueue::Workqueue, //
     },
     transport::Transport,
     unbinding::Unbinding,
@@ -136,7 +136,7 @@ pub(crate) struct Device {
     event_handlers: Arc<EventHandlers>,
     /// Runs the health check and the messages of an unbinding: clients that write back memory wait
     /// until the health check finds that the device fails.
-    health_checks: Arc<ReclaimQueue>,
+    health_checks: Arc<Workqueue>,
     /// The QPs and CQs of the kernel that are being destroyed.
     #[pin]
     pub(crate) leaving: Leaving,
@@ -153,7 +153,9 @@ impl Device {
         let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
         let max_handlers = max_cq.saturating_add(max_qp).saturating_add(max_srq);
         let event_handlers = EventHandlers::new(usize::try_from(max_handlers)?)?;
-        let ctrl = ControlQueue::new(dev.as_ref(), limits.features(), event_handlers.clone())?;
+        let features = limits.features();
+        let recovery = dev.recovery()?;
+        let ctrl = ControlQueue::new(dev.as_ref(), features, event_handlers.clone(), recovery)?;
 
         let barriers = match bound.has_feature(Feature::ORDER_PLATFORM) {
             true => Barriers::Platform,
@@ -185,7 +187,7 @@ impl Device {
         if let Queues::Transport(transport) = &queues {
             transport.limit(&mut limits.queues);
         }
-        let health_checks = ReclaimQueue::new(c"virtio_rdma_health")?;
+        let health_checks = Workqueue::with_rescuer(c"virtio_rdma_health")?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),

@@ -11,14 +11,17 @@
 //! | [gone](State::Gone) | its status reads as all ones at once | none: it was removed |
 //! | [at rest](State::AtRest) | its status read as 0 after a reset | none |
 //!
-//! Commands run only in the first state. A failing device is reset. Until it has *stopped*, i.e. is
-//! in one of the last three states, it may still write to buffers of kernel clients. So until then
-//! no work request is flushed, no consumer is woken, and no verb returns that lets a kernel client
-//! free its buffers.
+//! Commands run only in the first state. A device that fails or asks for a reset is reset. Until it
+//! has *stopped*, i.e. is in one of the last three states, it may still write to buffers of kernel
+//! clients. So until then no work request is flushed, no consumer is woken, and no verb returns
+//! that lets a kernel client free its buffers.
 //!
 //! The reset may take for ever, since the transport waits for the confirmation without a limit. So
 //! the reset runs on a workqueue of its own, without a lock that an unbinding or a shutdown takes.
-//! Work requests of a device that never confirms its reset are never flushed, on purpose.
+//! Work requests of a failing device that never confirms its reset are never flushed, on purpose.
+//!
+//! A device at rest is recovered: the driver is unbound from it, which takes longer than the reset,
+//! since clients have to release their objects, and probes it again.
 
 use crate::{
     abi::ib::AsyncEvent,
@@ -28,6 +31,7 @@ use crate::{
     sync::deferred::Call,
     virtio::{
         Health,
+        Recovery,
         Reset,
         Virtqueue, //
     },
@@ -83,9 +87,12 @@ pub(crate) struct Lifecycle {
     /// The control queue, by which the device is reached.
     queue: Arc<Virtqueue<Sender>>,
     event_handlers: Arc<EventHandlers>,
+    recovery: Recovery,
     state: Atomic<u32>,
     /// Whether the log says that the device is silent.
     is_silent: AtomicFlag,
+    /// Whether the log says that the recovery waits.
+    is_recovery_late: AtomicFlag,
     /// Completed when the device has stopped.
     #[pin]
     stopped: Completion,
@@ -100,13 +107,16 @@ impl Lifecycle {
         dev: ARef<device::Device>,
         queue: Arc<Virtqueue<Sender>>,
         event_handlers: Arc<EventHandlers>,
+        recovery: Recovery,
     ) -> impl PinInit<Self> {
         pin_init!(Self {
             dev,
             queue,
             event_handlers,
+            recovery,
             state: Atomic::new(State::Working as u32),
             is_silent: AtomicFlag::new(false),
+            is_recovery_late: AtomicFlag::new(false),
             stopped <- Completion::new(),
             ended <- Completion::new(),
         })
@@ -200,7 +210,8 @@ impl Lifecycle {
             Health::NeedsReset => Some(State::NeedsReset),
             Health::Gone => Some(State::Gone),
         };
-        let reset = if stopped.is_some() { "" } else { ", but reset" };
+        let is_gone = stopped == Some(State::Gone);
+        let reset = if is_gone { "" } else { ", but reset" };
         dev_err!(
             self.dev,
             "the device {}: it is not used any more{}\n",
@@ -214,7 +225,7 @@ impl Lifecycle {
         if let Some(state) = stopped {
             let _ = self.stop(state);
         }
-        stopped.is_none()
+        !is_gone
     }
 
     /// Logs that a working device has become silent, or answers again.
@@ -238,10 +249,14 @@ impl Lifecycle {
         });
     }
 
-    /// Checks a device that does not work: a failing device may be gone before it confirms its
-    /// reset. Returns whether the device is still failing.
-    pub(crate) fn check_failing(&self) -> bool {
-        if self.state.load(Acquire) != State::Failing as u32 {
+    /// Checks a device that does not work. Returns whether to check it again: until it is gone, its
+    /// driver is unbound, or its recovery begins.
+    pub(crate) fn check_stopping(&self) -> bool {
+        let state = self.state.load(Acquire);
+        if state == State::AtRest as u32 {
+            return !self.recover();
+        }
+        if state != State::Failing as u32 && state != State::NeedsReset as u32 {
             return false;
         }
         // A device that is being reset may have any other status: only the end of the reset tells
@@ -254,6 +269,22 @@ impl Lifecycle {
             );
         }
         !is_gone
+    }
+
+    /// Requests the recovery of a device at rest. Returns whether it begins.
+    fn recover(&self) -> bool {
+        let Err(pause) = self.recovery.request() else {
+            return true;
+        };
+        if !self.is_recovery_late.load(Relaxed) {
+            self.is_recovery_late.store(true, Relaxed);
+            dev_err!(
+                self.dev,
+                "the device fails again and again: its recovery waits for {} ms\n",
+                pause.as_millis()
+            );
+        }
+        false
     }
 
     /// Waits until the device has stopped, unless it is working. Called before a verb returns after
@@ -286,6 +317,8 @@ impl Call for Lifecycle {
             if self.queue.reset_device() == Reset::Done {
                 dev_info!(self.dev, "the device was reset: it is at rest\n");
                 let _ = self.stop(State::AtRest);
+                // The check of the device repeats a request that comes too early.
+                let _ = self.recover();
             } else if self.queue.poll_health() == Health::Gone {
                 let _ = self.stop(State::Gone);
             } else {

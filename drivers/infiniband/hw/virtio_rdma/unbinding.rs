@@ -10,7 +10,7 @@ use crate::sync::{
         Periodic,
         Tick, //
     },
-    reclaim_queue::ReclaimQueue, //
+    workqueue::Workqueue, //
 };
 use kernel::{
     device,
@@ -83,7 +83,7 @@ impl Unbinding {
     /// # Errors
     ///
     /// `ENOMEM`. The unbinding then continues without messages.
-    pub(crate) fn new(dev: &device::Device, queue: Arc<ReclaimQueue>) -> Result<Self> {
+    pub(crate) fn new(dev: &device::Device, queue: Arc<Workqueue>) -> Result<Self> {
         let waits = (Awaited::Reset, Instant::now());
         let progress = Arc::pin_init(
             pin_init!(Progress {

@@ -60,7 +60,7 @@ use crate::{
             Deferred, //
         },
         periodic::Periodic,
-        reclaim_queue::ReclaimQueue, //
+        workqueue::Workqueue, //
     },
     virtio, //
 };
@@ -279,7 +279,7 @@ impl Verbs {
     /// The port as the owner of its network device.
     pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
         let device = self.registration.device();
-        let queue = ReclaimQueue::new(c"virtio_rdma_port")?;
+        let queue = Workqueue::with_rescuer(c"virtio_rdma_port")?;
         let port = pin_init!(Port {
             device: device.clone(),
             teller <- Teller::new(queue, device.clone()),
@@ -314,7 +314,7 @@ struct MissedEvents {
 impl PortEvents {
     fn new(device: &rdma::DeviceRef<IbDevice>) -> Result<Arc<Self>> {
         // A queue of its own: a move waits for clients.
-        let queue = ReclaimQueue::new(c"virtio_rdma_events")?;
+        let queue = Workqueue::with_rescuer(c"virtio_rdma_events")?;
         let missed = MissedEvents {
             device: device.clone(),
             kinds: [const { AtomicFlag::new(false) }; EVENTS.len()],

@@ -36,7 +36,7 @@ use crate::{
             Periodic,
             Tick, //
         },
-        reclaim_queue::ReclaimQueue, //
+        workqueue::Workqueue, //
     }, //
 };
 use kernel::{
@@ -119,7 +119,7 @@ pub(super) struct Teller(DeviceRef<IbDevice>);
 impl Teller {
     /// `queue` is only for this work item, since it may wait long for the device.
     pub(super) fn new(
-        queue: Arc<ReclaimQueue>,
+        queue: Arc<Workqueue>,
         device: DeviceRef<IbDevice>,
     ) -> impl PinInit<Periodic<Self>> {
         Periodic::new(queue, FIRST_MS, Self(device))
