@@ -206,6 +206,7 @@ impl Recoveries {
     fn recover(&self, begun: &Begun) {
         let device: &Device = &begun.device;
         dev_info!(device.as_ref(), "the device is reset and probed again\n");
+        let mut generation = begun.generation;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 fsleep(Delta::from_millis(RETRY_MS << (attempt - 1)));
@@ -213,14 +214,14 @@ impl Recoveries {
             // A reset of the function, a suspend and a removal hold this lock too.
             let lock = ParentLock::new(&begun.parent);
             // The driver may have been unbound meanwhile, and bound again.
-            let is_wanted = self.with(device, |entry| match attempt {
-                0 => entry.is_used_by(begun.generation),
-                _ => !entry.is_used,
-            });
-            if is_wanted != Some(true) {
+            if self.with(device, |entry| entry.generation) != Some(generation) {
                 return;
             }
             let result = reset(device, &lock);
+            // The probe that failed may have had a `Recovery` too.
+            generation = self
+                .with(device, |entry| entry.generation)
+                .unwrap_or(generation);
             drop(lock);
             match result {
                 Ok(()) => return,
