@@ -94,6 +94,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
+    /// Whether another engine of this daemon has died.
+    #[arg(skip)]
+    pub is_restart: bool,
+
     /// Users who may connect to the sockets of ports.
     #[command(flatten)]
     pub sockets: SocketArgs,
@@ -267,6 +271,8 @@ const OTHERS: u32 = 0o007;
 
 /// Name of the hidden command that runs a broker. The daemon and ctl start it.
 pub const BROKER: &str = "broker";
+/// The arguments of a broker that ends together with the process that starts it.
+pub const BOUND_BROKER: &[&str] = &[BROKER, "--bound"];
 
 /// A command to run instead of the daemon.
 #[derive(Debug, Subcommand)]
@@ -279,7 +285,11 @@ pub enum Command {
     QemuArgs(QemuArgs),
     /// Access paths for a daemon in its sandbox. Only the daemon starts this.
     #[command(name = BROKER, hide = true)]
-    Broker,
+    Broker {
+        /// Ends when the process ends that has started the broker.
+        #[arg(long)]
+        bound: bool,
+    },
 }
 
 /// The socket of the daemon, and the format of the status.

@@ -9,13 +9,13 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
-use rustix::process::{set_dumpable_behavior, DumpableBehavior};
+use rustix::process::{set_dumpable_behavior, set_parent_process_death_signal, DumpableBehavior};
 use sandbox::UplinkKinds;
 use sockets::broker::{self, Broker, Changed};
 use sockets::KeptFile;
 use vswitch::Uplink;
 
-use crate::cli::{Args, BROKER};
+use crate::cli::{Args, BOUND_BROKER};
 use crate::limits;
 
 /// Blocks the signals that end the daemon, in all threads, so that they stay pending until the
@@ -35,9 +35,9 @@ pub fn forbid_dumps() -> Result<()> {
 /// Starts the broker, and a second broker for `file` if there is one. Turns on the sandbox for all
 /// threads that are started later.
 pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
-    broker::start(BROKER, Stdio::inherit()).context("can't start the broker")?;
+    broker::start(BOUND_BROKER, Stdio::inherit()).context("can't start the broker")?;
     if let Some(file) = file {
-        let broker = Broker::start(BROKER, Stdio::inherit());
+        let broker = Broker::start(BOUND_BROKER, Stdio::inherit());
         let kept = broker.and_then(|broker| file.replace_by(&broker));
         kept.context("the broker of the state file")?;
     }
@@ -64,8 +64,13 @@ pub fn complete(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the broker until the other end of its standard input, a socket, is closed.
-pub fn run_broker() -> Result<()> {
+/// Runs the broker until the other end of its standard input, a socket, is closed. A `bound` broker
+/// is killed before, when the process ends that has started it: the supervisor of that process
+/// keeps its descriptors open.
+pub fn run_broker(bound: bool) -> Result<()> {
+    if bound {
+        set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    }
     // Signals of the terminal are meant for the process that started the broker: the daemon or ctl.
     // The broker blocks these signals. It ends when the daemon ends or, if ctl started it, when the
     // added port is removed. `setsid` fails only if the broker already has its own session.

@@ -331,7 +331,7 @@ fn follow(args: &CtlArgs, port: &str, qpn: Option<u32>, to: &mut impl Write) -> 
 /// Makes the sockets of a port, and requests that the daemon serve the port.
 fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec<u8>, Reply)> {
     let port = port.absolute()?;
-    let broker = broker::start(BROKER, Stdio::null()).context("can't start the broker")?;
+    let broker = broker::start(&[BROKER], Stdio::null()).context("can't start the broker")?;
     let made = host::make_sockets(&port, sockets)?;
     broker.seal().context("the broker")?;
     let broker = broker.socket()?;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use vdev::Records;
 
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
@@ -27,15 +28,16 @@ pub struct Daemon {
 impl Daemon {
     /// Opens all sockets and starts all threads. The daemon serves the ports of `args` and the
     /// ports `added`, which `state` contains. The workers run on the CPUs `dedicated`, if there are
-    /// any. `level` changes the level of the log.
+    /// any. `level` changes the level of the log. `records` has the clients of the last engine.
     pub fn start(
         args: &Args,
         state: State,
         added: Vec<(PortArgs, SocketArgs)>,
         dedicated: Vec<usize>,
         level: Level,
+        records: &Arc<Records>,
     ) -> Result<Self> {
-        let ports = Arc::new(Ports::start(args, state, added, dedicated)?);
+        let ports = Arc::new(Ports::start(args, state, added, dedicated, records)?);
         let status = match &args.status {
             Some(path) => {
                 let ports = ports.clone();

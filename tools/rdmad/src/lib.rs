@@ -40,12 +40,16 @@ mod workers;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use nix::sys::signal::SigSet;
+use supervisor::{Readiness, Start};
 use tracing_subscriber::EnvFilter;
+use vdev::Records;
+use verbs::MAX_PORTS;
 
 use crate::cli::{Args, Command, Sandbox};
 use crate::daemon::Daemon;
@@ -58,7 +62,7 @@ const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
-    let mut args = Args::parse();
+    let args = Args::parse();
     match &args.command {
         Some(Command::Status(ask)) => {
             return end(status::show(&ask.socket, ask.form(), &mut io::stdout()));
@@ -67,7 +71,7 @@ pub fn main() -> ExitCode {
         Some(Command::QemuArgs(args)) => {
             return end(qemu_args::show(args, &mut io::stdout()));
         }
-        Some(Command::Broker) => return end(confinement::run_broker()),
+        Some(Command::Broker { bound }) => return end(confinement::run_broker(*bound)),
         None => {}
     }
     if let Err(error) = confinement::forbid_dumps() {
@@ -78,6 +82,16 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    let memory = Records::len(MAX_PORTS as usize);
+    let supervised = supervisor::supervise(memory, |start| engine(args, start));
+    supervised.unwrap_or_else(|error| end(Err(error).context("can't start the daemon's engine")))
+}
+
+/// Runs the engine: all of the daemon but its supervisor.
+fn engine(mut args: Args, start: Start) -> ExitCode {
+    // Closes the other descriptors of the last engine first, which has held sockets and locks.
+    let records = Arc::new(Records::new(start.memory, start.inherited));
+    args.is_restart = start.is_restart;
     let (mut state, restored) = match State::restore(&mut args) {
         Ok(restored) => restored,
         Err(error) => return end(Err(error)),
@@ -116,7 +130,17 @@ pub fn main() -> ExitCode {
     let filter = subscriber.reload_handle();
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
-    let status = match run(&args, state, restored, dedicated, &signals, level, counted) {
+    let status = match run(
+        &args,
+        &start.readiness,
+        &records,
+        state,
+        restored,
+        dedicated,
+        &signals,
+        level,
+        counted,
+    ) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -128,8 +152,11 @@ pub fn main() -> ExitCode {
     status
 }
 
+#[allow(clippy::too_many_arguments)]
 fn run(
     args: &Args,
+    readiness: &Readiness,
+    records: &Arc<Records>,
     state: State,
     restored: Restored,
     dedicated: Vec<usize>,
@@ -150,12 +177,16 @@ fn run(
         );
     }
     limits::raise(args.most_ports());
-    let daemon = Daemon::start(args, state, restored.added, dedicated, level)?;
-    let listeners = Listeners::open(args.ready_fd)?;
+    let daemon = Daemon::start(args, state, restored.added, dedicated, level, records)?;
+    records.forget_others();
+    // The first engine has told that QEMU may be started.
+    let ready_fd = args.ready_fd.filter(|_| !args.is_restart);
+    let listeners = Listeners::open(ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;
     }
     tracing::info!("ready");
+    readiness.tell();
     listeners.ready()?;
     let signal = signals.wait().context("can't wait for signals")?;
     tracing::info!("ends by signal {}", signal as i32);

@@ -12,7 +12,7 @@ use anyhow::{ensure, Context, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vdev::Listener;
+use vdev::{Listener, Records};
 use verbs::{Hca, PortRates};
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
@@ -125,12 +125,14 @@ pub struct PortState {
 
 impl Ports {
     /// Opens all sockets, and serves the ports of `args` and the ports `added`, which `state`
-    /// contains. The workers run on the CPUs `dedicated`, if there are any.
+    /// contains. The workers run on the CPUs `dedicated`, if there are any. `records` has the
+    /// clients of the last engine.
     pub fn start(
         args: &Args,
         state: State,
         added: Vec<(PortArgs, SocketArgs)>,
         dedicated: Vec<usize>,
+        records: &Arc<Records>,
     ) -> Result<Self> {
         // The sockets are opened first: this fails if another daemon is running already.
         let bind = |port: &PortArgs| {
@@ -144,7 +146,7 @@ impl Ports {
             let numbered = args.ports.iter().zip(numbers.iter().copied());
             numbers.push(list.groups.number(numbered, port)?);
         }
-        let (host, engines) = Host::start(args, dedicated, &numbers)?;
+        let (host, engines) = Host::start(args, dedicated, &numbers, records)?;
         let configured = args.ports.iter().zip(numbers);
         for (((args, group), listener), frames) in configured.zip(listeners).zip(engines) {
             list.ports.push(Port {

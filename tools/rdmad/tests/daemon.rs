@@ -16,6 +16,7 @@ use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
 
+use process::engine;
 use process::ready;
 use rustix::process::kill_process;
 use rustix::process::Pid;
@@ -360,7 +361,7 @@ for family in families(sys.stdin.read()):
 /// Number of open file descriptors of a daemon that are below `limit`. The daemon may also have
 /// inherited higher ones.
 fn descriptors(child: &Child, limit: usize) -> usize {
-    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", engine(child))).unwrap();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();
     let numbers = open.filter_map(|entry| number(entry.unwrap()));
     numbers.filter(|number| *number < limit).count()
@@ -369,7 +370,7 @@ fn descriptors(child: &Child, limit: usize) -> usize {
 /// Samples the state of a daemon's thread 100 times. Returns the number of samples in which the
 /// thread sleeps.
 fn sleeps(child: &Child, thread: &str) -> usize {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", engine(child))).unwrap();
     let stats = tasks.map(|task| task.unwrap().path().join("stat"));
     let of_thread = |stat: &std::path::PathBuf| {
         let text = std::fs::read_to_string(stat).unwrap();
@@ -387,7 +388,7 @@ fn sleeps(child: &Child, thread: &str) -> usize {
 fn the_limit_on_open_files_is_raised_or_said_to_be_low() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = start_limited(dir.path(), 64, 1000, &[]);
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", engine(&child))).unwrap();
     let line = limits
         .lines()
         .find(|line| line.starts_with("Max open files"));
@@ -464,7 +465,7 @@ fn doorbells(values: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
 }
 
 fn resident_kib(child: &Child) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", engine(child))).unwrap();
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))

@@ -58,7 +58,7 @@ fn tells(manager: UnixDatagram, notify: &str) {
     assert_eq!(message(&manager), "READY=1");
     let mut client = vfio_user::Client::new(&dir.path().join("vfio")).unwrap();
     client.region_read(7, 0, &mut [0; 4]).unwrap();
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.0.id())).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.engine())).unwrap();
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
     terminate(&daemon.0);
     assert_eq!(message(&manager), "STOPPING=1");
@@ -90,7 +90,7 @@ fn a_descriptor_and_a_service_manager_are_told() {
     daemon.args(["--ready-fd", "1"]);
     let daemon = Daemon(ready(daemon));
     assert_eq!(message(&manager), "READY=1");
-    let id = daemon.0.id();
+    let id = daemon.engine();
     let broker = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let environment = fs::read(format!("/proc/{}/environ", broker.trim())).unwrap();
     let environment = String::from_utf8_lossy(&environment);

@@ -45,7 +45,7 @@ fn start_port(dir: &Path, mac: &str, more: &[&str]) -> Daemon {
 
 /// The fields of /proc/PID/task/TID/status of all threads, by the thread's name.
 fn threads(daemon: &Daemon) -> BTreeMap<String, BTreeMap<String, String>> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.0.id())).unwrap();
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.engine())).unwrap();
     let fields = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).unwrap();
         let pairs = text.lines().filter_map(|line| line.split_once(":\t"));
@@ -119,7 +119,7 @@ fn a_worker_that_owns_a_cpu_is_alone_there() {
 fn limits_are_lowered() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), &["--memory", "64M", "--spare-ports", "3"]);
-    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.0.id())).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.engine())).unwrap();
     let limit = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
         let words = line.unwrap().split_whitespace().take(2);
@@ -136,7 +136,7 @@ fn limits_are_lowered() {
 
 /// Process ID of a daemon's broker, its only child.
 fn broker(daemon: &Daemon) -> u32 {
-    let id = daemon.0.id();
+    let id = daemon.engine();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     children.trim().parse().unwrap()
 }
@@ -154,7 +154,7 @@ fn no_core_dump_shows_the_memory_of_vms() {
     command.args(["--port", &port]).uid(USER).gid(USER);
     let daemon = Daemon(command.spawn().unwrap());
     wait_until("the daemon listens", || socket.exists());
-    for id in [daemon.0.id(), broker(&daemon)] {
+    for id in [daemon.engine(), broker(&daemon)] {
         let owner = |file: &str| fs::metadata(format!("/proc/{id}/{file}")).unwrap().uid();
         assert_eq!(owner("task"), USER);
         wait_until("dumps are forbidden", || owner("maps") == 0);

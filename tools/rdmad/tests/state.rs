@@ -8,6 +8,7 @@ mod process;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use std::thread;
 use ctl::{answer, done, log, port, refused, start};
 use process::Daemon;
 use rustix::process::{kill_process, Pid, Signal};
+use testkit::wait_until;
 
 /// Starts a daemon with port a, more options, and a state file.
 fn start_kept(dir: &Path, more: &[&str]) -> Daemon {
@@ -261,9 +263,52 @@ fn a_file_does_not_reach_beyond_the_command_line() {
     drop(daemon);
 }
 
+/// An engine that takes the place of another opens the same sockets and files, and restores what
+/// `ctl` has set.
+#[test]
+fn another_engine_has_what_the_last_one_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let at = |name: &str| dir.join(name).display().to_string();
+    let far = UnixDatagram::bind(at("far")).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let uplink = format!("unix:{}:{}", at("up"), at("far"));
+    let more = ["--uplink", &uplink, "--pcap", &at("pcap")];
+    let daemon = start_kept(dir, &[&more[..], &["--status", &at("status")]].concat());
+    done(dir, &["add-port", &port(dir, "b", 2)]);
+    done(dir, &["limit", "a", "--rate", "1M"]);
+    let before = ports(dir);
+    assert!(before.contains("\"name\":\"b\""), "{before}");
+    // A broadcast of an experimental protocol.
+    let mut frame = [0; 60];
+    frame[..6].fill(0xff);
+    frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 0x88, 0xb5]);
+    for _ in 0..3 {
+        daemon.kill_engine();
+        let answers = || ctl::ctl(dir, &["ports"]).status.success();
+        wait_until("the next engine answers", answers);
+        assert_eq!(ports(dir), before);
+        assert!(is_served(dir, "a") && is_served(dir, "b"));
+        assert!(ctl::status(dir, &[]).contains("port a"));
+        far.send_to(&frame, at("up")).unwrap();
+    }
+    let log = log(daemon);
+    assert_eq!(log.matches("another one starts").count(), 3, "{log}");
+    assert!(!log.contains("ERROR"), "{log}");
+    for path in ["a.vfio", "b.vfio", "up", "ctl", "status"] {
+        assert!(!dir.join(path).exists(), "{path}");
+    }
+    // An engine that is killed has not written its last frames.
+    let frames = fs::metadata(at("pcap")).unwrap().len() - 24;
+    assert!(
+        frames > 0 && frames % (16 + 60) == 0,
+        "{frames} bytes of frames"
+    );
+}
+
 /// The processes that a daemon has started.
 fn children(daemon: &Daemon) -> Vec<Pid> {
-    let id = daemon.0.id();
+    let id = daemon.engine();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let children = children.split_whitespace();
     children

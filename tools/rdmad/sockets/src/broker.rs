@@ -340,17 +340,17 @@ fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 pub struct Broker(Arc<Mutex<Client>>);
 
 impl Broker {
-    /// Starts a broker: this program with `argument` as its only argument. The new process must
-    /// call [`run`] with its standard input. It writes error messages to `stderr`.
+    /// Starts a broker: this program with these arguments. The new process must call [`run`] with
+    /// its standard input. It writes error messages to `stderr`.
     ///
     /// # Errors
     ///
     /// The broker can't be started.
-    pub fn start(argument: &str, stderr: Stdio) -> io::Result<Self> {
+    pub fn start(arguments: &[&str], stderr: Stdio) -> io::Result<Self> {
         let (socket, theirs) = socket_pair()?;
         // The child is not waited for: it ends when this end of the socket is closed.
         Command::new("/proc/self/exe")
-            .arg(argument)
+            .args(arguments)
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -421,8 +421,8 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 /// # Errors
 ///
 /// The broker can't be started, or the process has a broker already.
-pub fn start(argument: &str, stderr: Stdio) -> io::Result<&'static Broker> {
-    let set = BROKER.set(Broker::start(argument, stderr)?);
+pub fn start(arguments: &[&str], stderr: Stdio) -> io::Result<&'static Broker> {
+    let set = BROKER.set(Broker::start(arguments, stderr)?);
     let broker = BROKER.get().filter(|_| set.is_ok());
     broker.ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }

@@ -75,9 +75,18 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates all objects. The QP is not connected.
+    /// Initializes the device at `socket` and creates all objects. The QP is not connected.
     pub fn new(socket: &Path, options: Options) -> Endpoint {
-        let mut driver = Driver::new(socket, options.features | RING_ADDR);
+        Self::of(Driver::new(socket, options.features | RING_ADDR), options)
+    }
+
+    /// Initializes the device again, and creates all objects.
+    pub fn again(mut self, options: Options) -> Endpoint {
+        self.driver.initialize();
+        Self::of(self.driver, options)
+    }
+
+    fn of(mut driver: Driver, options: Options) -> Endpoint {
         let depth = options.depth;
         let mac = identity(&mut driver);
         let gid = link_local(mac);

@@ -118,7 +118,7 @@ fn lost_memory_costs_the_daemon_few_mappings() {
         }
         command.args(["--ready-fd", "1", "--path", path]);
         let daemon = Daemon::start(command);
-        let pid = daemon.0.id();
+        let pid = daemon.engine();
         let mut sides = names.map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
         let [a, b, c, d, witness] = &mut sides;
         for [from, to] in [[a, b], [c, d]] {

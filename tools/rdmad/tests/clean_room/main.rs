@@ -13,6 +13,7 @@ mod ctl;
 mod datagrams;
 mod driver;
 mod endpoint;
+mod engines;
 mod events;
 mod keys;
 mod lost;

@@ -59,7 +59,7 @@ fn write(a: &mut Endpoint, b: &Endpoint, number: u32) -> u8 {
 
 /// Number of threads and open files of a daemon, and its private memory in KiB.
 fn usage(daemon: &Daemon) -> (usize, usize, u64) {
-    let of = |name: &str| format!("/proc/{}/{name}", daemon.0.id());
+    let of = |name: &str| format!("/proc/{}/{name}", daemon.engine());
     let count = |name: &str| fs::read_dir(of(name)).unwrap().count();
     let status = fs::read_to_string(of("status")).unwrap();
     let data = status

@@ -4,11 +4,17 @@
 // Each test program uses a part of this module.
 #![allow(dead_code)]
 
+use std::fs;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
+
+use rustix::process::kill_process;
+use rustix::process::Pid;
+use rustix::process::Signal;
+use testkit::wait_until;
 
 /// A daemon. Dropping it ends the process.
 pub struct Daemon(pub Child);
@@ -20,11 +26,60 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// The number of its engine's process.
+    pub fn engine(&self) -> u32 {
+        engine(&self.0)
+    }
+
+    /// Stops the engine until it is killed.
+    pub fn stop_engine(&self) {
+        let engine = self.engine();
+        kill_process(Pid::from_raw(engine as i32).unwrap(), Signal::STOP).unwrap();
+        let is_stopped = |thread: fs::DirEntry| {
+            let state = fs::read_to_string(thread.path().join("stat")).unwrap();
+            state.contains(") T ")
+        };
+        wait_until("all threads are stopped", || {
+            let mut threads = fs::read_dir(format!("/proc/{engine}/task")).unwrap();
+            threads.all(|thread| is_stopped(thread.unwrap()))
+        });
+    }
+
+    /// Kills the engine, and waits until the daemon has started the next one.
+    pub fn kill_engine(&self) {
+        let engine = self.engine();
+        let number = Pid::from_raw(engine as i32).unwrap();
+        kill_process(number, Signal::KILL).unwrap();
+        wait_until("another engine has started", || {
+            child_of(self.0.id()).is_some_and(|other| other != engine)
+        });
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
+        let engine = child_of(self.0.id());
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // The engine is killed with the daemon, but may still end.
+        if let Some(engine) = engine {
+            let state = || fs::read_to_string(format!("/proc/{engine}/stat"));
+            let ended = || state().map_or(true, |state| state.contains(") Z "));
+            wait_until("the engine has ended", ended);
+        }
     }
+}
+
+/// The number of the process of a daemon's engine.
+pub fn engine(daemon: &Child) -> u32 {
+    child_of(daemon.id()).expect("the daemon has an engine")
+}
+
+/// The first child of a process with one thread.
+fn child_of(process: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
 /// Starts a daemon whose `--ready-fd` is its standard output, and waits until it is ready.

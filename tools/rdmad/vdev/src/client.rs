@@ -3,6 +3,7 @@
 //! Requests of a client and their answers.
 
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -19,11 +20,16 @@ use crate::message::{
     MAX_FDS, MAX_TRANSFER, UNMAP_ALL, UNMAP_GET_DIRTY_PAGE_INFO,
 };
 use crate::pci;
+use crate::record::FileRegion;
 use crate::server::Signals;
 
 /// Version of the protocol.
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
+
+/// Number of engines that may die at a message before its client is dropped, for the sake of the
+/// other clients.
+const DEATHS: u64 = 3;
 
 /// Why a command fails.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +86,10 @@ pub(crate) struct Client {
     signals: Arc<Signals>,
     /// Header of the DEVICE_RESET command that is being executed.
     reset: Option<Header>,
+    /// Whether the next message is the first one after the death of an engine.
+    is_first: bool,
+    /// Whether the last engine may have executed the next command that wants a reply.
+    may_repeat: bool,
 }
 
 impl Client {
@@ -88,23 +98,52 @@ impl Client {
             function,
             signals,
             reset: None,
+            is_first: false,
+            may_repeat: false,
         }
     }
 
+    /// Goes on serving a client whose engine has died, maybe while it reset the function by
+    /// `reset`, which is done now.
+    pub(crate) fn resume(&mut self, reset: Option<Header>) {
+        self.reset = reset;
+        self.is_first = true;
+        self.may_repeat = true;
+    }
+
     /// Executes a message and appends its reply, if the client wants a reply, to `out`.
-    pub(crate) fn handle(&mut self, message: ClientMessage<'_>, out: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    ///
+    /// Several engines have died at this message.
+    pub(crate) fn handle(
+        &mut self,
+        message: ClientMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
         let ClientMessage {
             header,
             payload,
             fds,
         } = message;
+        let is_first = mem::take(&mut self.is_first);
+        let record = &self.function.state.record;
+        if record.begin_message(&header, is_first) >= DEATHS {
+            return Err(io::Error::other(format!(
+                "{DEATHS} engines in a row have died at command {}",
+                header.command
+            )));
+        }
         if !header.is_command() {
             self.log(header, &"a reply, though nothing was asked");
-            return;
+            return Ok(());
         }
         let start = header.begin_reply(out);
         match self.execute(header, Payload(payload), fds, out) {
-            Ok(ReplyTime::Now) if header.wants_reply() => finish(out, start),
+            Ok(ReplyTime::Now) if header.wants_reply() => {
+                self.may_repeat = false;
+                finish(out, start);
+            }
             Ok(_) => discard(out, start),
             Err(error) => {
                 if !matches!(error, CommandError::NoInterrupt) {
@@ -117,11 +156,14 @@ impl Client {
                 }
             }
         }
+        Ok(())
     }
 
     /// Answers the pending DEVICE_RESET, if there is one.
     pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) {
-        if let Some(header) = self.reset.take().filter(Header::wants_reply) {
+        let command = self.reset.take();
+        self.function.state.record.set_reset(None);
+        if let Some(header) = command.filter(Header::wants_reply) {
             let start = header.begin_reply(out);
             finish(out, start);
         }
@@ -167,6 +209,7 @@ impl Client {
                     return Err(CommandError::Invalid("a reset is running"));
                 }
                 self.reset = Some(header);
+                self.function.state.record.set_reset(Some(&header));
                 let signals = self.signals.clone();
                 self.function
                     .begin_function_reset(Box::new(move || Signals::raise(&signals.wake)));
@@ -187,11 +230,20 @@ impl Client {
         } = DmaMap::decode(&mut payload)?;
         let writable = flags & MAP_WRITE != 0;
         let result = match fds.into_iter().next() {
-            Some(fd) => self.function.space.map(iova, fd, offset, len, writable),
+            Some(file) => self.function.map(FileRegion {
+                iova,
+                offset,
+                len,
+                writable,
+                file,
+            }),
             None => Err(MapError::NoFile),
         };
+        let record = &self.function.state.record;
         match result {
             Ok(()) => {}
+            Err(MapError::Overlap { .. })
+                if self.may_repeat && record.has_region(iova, offset, len, writable) => {}
             // Writable memory at address 0 is RAM, without which the device can do nothing.
             Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));
@@ -223,9 +275,9 @@ impl Client {
             return Err(CommandError::Unsupported);
         }
         if request.flags & UNMAP_ALL != 0 {
-            self.function.space.clear();
+            self.function.unmap_all();
         } else {
-            let count = self.function.space.unmap(iova, len)?;
+            let count = self.function.unmap(iova, len)?;
             tracing::debug!(
                 port = self.function.state.log.name(),
                 "unmapped {len:#x} bytes at DMA address {iova:#x}: {count} regions"

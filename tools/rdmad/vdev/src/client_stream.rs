@@ -5,6 +5,11 @@
 //! Input is read in chunks, since posted writes arrive by the thousand. The kernel ends a read
 //! after bytes that carry descriptors, so descriptors that arrive with a chunk belong to the last
 //! message that begins in the chunk.
+//!
+//! Messages stay in the socket until they were executed, and only then are
+//! [taken](ClientStream::take) out: if the engine dies, the next one executes them. Messages that
+//! want no reply can be executed twice. Others are taken before their reply is sent, since the
+//! client would not understand a second reply.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -41,6 +46,8 @@ pub(crate) struct ClientStream {
     /// returned yet.
     start: usize,
     end: usize,
+    /// The bytes of `buffer` up to here were taken out of the socket, the others only looked at.
+    taken: usize,
     /// Descriptors that were not returned with a message yet: first those of an incomplete message,
     /// then those of the last chunk.
     waiting: VecDeque<Descriptors>,
@@ -70,12 +77,17 @@ impl ClientStream {
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
             start: 0,
             end: 0,
+            taken: 0,
             waiting: VecDeque::new(),
         })
     }
 
-    /// Reads available input. To be called when [`next`](Self::next) has no message left.
+    /// Reads available input. To be called when [`next`](Self::next) has no message left, and all
+    /// others were [taken](Self::take).
     pub(crate) fn receive(&mut self) -> io::Result<StreamRead> {
+        // The rest of an incomplete message that was only looked at is read again.
+        self.end = self.taken;
+        self.waiting.retain(|it| it.before <= self.taken);
         self.buffer.copy_within(self.start..self.end, 0);
         // This can't underflow: `next` has taken the descriptors of chunks that end at or before
         // `start`.
@@ -83,15 +95,54 @@ impl ClientStream {
             descriptors.before -= self.start;
         }
         self.end -= self.start;
-        self.start = 0;
+        (self.start, self.taken) = (0, self.end);
+        let (len, waiting) = (self.end, self.waiting.len());
+        let read = self.read(RecvFlags::PEEK)?;
+        if read == StreamRead::Data && !self.has_message() {
+            // The rest of the message may never come: without this, the thread would not sleep.
+            self.end = len;
+            self.waiting.truncate(waiting);
+            let read = self.read(RecvFlags::empty())?;
+            self.taken = self.end;
+            return Ok(read);
+        }
+        Ok(read)
+    }
 
+    /// Whether the buffer has a whole message, or one of invalid length.
+    fn has_message(&self) -> bool {
+        let available = &self.buffer[self.start..self.end];
+        let header = Header::decode(&mut Payload(available));
+        header.is_ok_and(|header| {
+            let len = header.size as usize;
+            len <= available.len() || len > MAX_MESSAGE
+        })
+    }
+
+    /// Takes the messages that [`next`](Self::next) has returned out of the socket.
+    pub(crate) fn take(&mut self) -> io::Result<()> {
+        while self.taken < self.start {
+            // The same bytes again, without their descriptors.
+            let bytes = &mut self.buffer[self.taken..self.start];
+            match rustix::net::recv(&self.stream, bytes, RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, len)) => self.taken += len,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk.
+    fn read(&mut self, flags: RecvFlags) -> io::Result<StreamRead> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let result = rustix::net::recvmsg(
             &self.stream,
             &mut [IoSliceMut::new(&mut self.buffer[self.end..])],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            RecvFlags::CMSG_CLOEXEC | flags,
         );
         let len = match result {
             // It is unknown which descriptors are missing and to which messages they belong.
@@ -259,7 +310,64 @@ mod tests {
                 let marks: Vec<_> = message.fds.iter().map(mark).collect();
                 got.push((message.header.id, marks));
             }
+            stream.take().unwrap();
         }
         assert_eq!(got, [(1, vec![]), (2, vec![2]), (3, vec![3])]);
+    }
+
+    /// Another stream at the same socket, as that of the next engine, finds what was not taken.
+    #[test]
+    fn messages_are_there_until_they_are_taken() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let all = [message(1, 40), message(2, 32), message(3, 16)].concat();
+        (&client).write_all(&all).unwrap();
+        send_with_fd(&client, &message(4, 24), &marked(4));
+        let another = || ClientStream::new(server.try_clone().unwrap()).unwrap();
+        let ids = |stream: &mut ClientStream, count: usize| {
+            assert_eq!(stream.receive().unwrap(), StreamRead::Data);
+            let ids = (0..count).map(|_| {
+                let message = stream.next().unwrap().unwrap();
+                let marks: Vec<_> = message.fds.iter().map(mark).collect();
+                (message.header.id, marks)
+            });
+            Vec::from_iter(ids)
+        };
+        let mut stream = another();
+        assert_eq!(ids(&mut stream, 2), [(1, vec![]), (2, vec![])]);
+        assert_eq!(ids(&mut another(), 1), [(1, vec![])]);
+        stream.take().unwrap();
+        // The counter of an eventfd is read once.
+        assert_eq!(ids(&mut another(), 2), [(3, vec![]), (4, vec![4])]);
+        let (rest, _) = stream
+            .next()
+            .unwrap()
+            .map(|it| (it.header.id, it.fds))
+            .unwrap();
+        assert_eq!(rest, 3);
+        while stream.next().unwrap().is_some() {}
+        stream.take().unwrap();
+        assert_eq!(another().receive().unwrap(), StreamRead::Nothing);
+    }
+
+    /// A client that does not send the rest of a message does not keep the thread awake.
+    #[test]
+    fn a_part_of_a_message_is_read_once() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let mut stream = ClientStream::new(server).unwrap();
+        let whole = [message(1, 32), message(2, 64)].concat();
+        let mut got = Vec::new();
+        for part in [&whole[..10], &whole[10..50], &whole[50..90], &whole[90..]] {
+            (&client).write_all(part).unwrap();
+            let mut reads = 0;
+            while stream.receive().unwrap() == StreamRead::Data {
+                reads += 1;
+                while let Some(message) = stream.next().unwrap() {
+                    got.push(message.header.id);
+                }
+                stream.take().unwrap();
+            }
+            assert!(reads <= 2, "{reads} reads");
+        }
+        assert_eq!(got, [1, 2]);
     }
 }

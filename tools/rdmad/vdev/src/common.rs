@@ -175,6 +175,20 @@ impl CommonConfig {
         }
     }
 
+    /// The device status when a reset that is under way is done.
+    pub(crate) fn coming_status(&self) -> u8 {
+        match self.resetting {
+            true => 0,
+            false => self.status,
+        }
+    }
+
+    /// Sets the vector of configuration changes, and returns it: none if it does not exist.
+    pub(crate) fn set_config_vector(&mut self, vector: u16) -> u16 {
+        self.config_vector = self.checked_vector(vector);
+        self.config_vector
+    }
+
     /// The registers as bytes.
     pub(crate) fn read(&self, generation: u8, needs_reset: bool) -> [u8; COMMON_LEN] {
         let mut image = [0; COMMON_LEN];
@@ -282,10 +296,7 @@ impl CommonConfig {
     /// Writes a 16-bit register. `None` if there is no such register.
     fn write_u16(&mut self, offset: usize, value: u16) -> Option<Result<Action, Violation>> {
         Some(match offset {
-            CONFIG_MSIX_VECTOR => {
-                self.config_vector = self.checked_vector(value);
-                Ok(Action::SetConfigVector(self.config_vector))
-            }
+            CONFIG_MSIX_VECTOR => Ok(Action::SetConfigVector(self.set_config_vector(value))),
             QUEUE_SELECT => {
                 self.queue_select = value;
                 Ok(Action::None)

@@ -5,19 +5,23 @@
 //! Locks: a thread that holds the lock of the registers does not take the lock of a queue, nor the
 //! reverse. No lock is held during a call of the device.
 
+use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use budget::CallClock;
-use dma::DmaSpace;
+use dma::{DmaSpace, MapError};
 use parking_lot::Mutex;
 use sandbox::contain;
 
 use crate::aio::Aio;
-use crate::common::{Action, CommonConfig, COMMON_LEN};
+use crate::common::{Action, CommonConfig, Violation, COMMON_LEN};
 use crate::function_state::{FunctionState, NO_VECTOR};
+use crate::interrupt::Eventfd;
 use crate::pci::{self, PciConfig};
 use crate::queue::Virtqueue;
+use crate::record::{FileRegion, FormerFunction, Record};
 use crate::resets::Resets;
 use crate::service::{Inbox, ServiceWork, Task};
 use crate::VirtioDevice;
@@ -43,6 +47,7 @@ impl PciFunction {
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
         aio: Arc<Aio>,
+        record: Record,
         clock: CallClock,
     ) -> Self {
         let mut sizes = device.queue_sizes();
@@ -51,7 +56,8 @@ impl PciFunction {
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
         let inbox = Arc::new(Inbox::new(sizes.len()));
-        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone(), aio, clock));
+        let state = FunctionState::new(name, vectors, inbox.clone(), aio, Arc::new(record), clock);
+        let state = Arc::new(state);
         let queues = (0u16..)
             .take(sizes.len())
             .map(|index| Arc::new(Virtqueue::new(index, space.clone(), state.clone())))
@@ -101,6 +107,7 @@ impl PciFunction {
         let (initiates_reset, window) = {
             let mut config = self.config.lock();
             let initiates_reset = config.write(offset, data);
+            self.state.record.set_config(config.bytes());
             (initiates_reset, config.window(offset, data.len()))
         };
         if initiates_reset {
@@ -196,6 +203,11 @@ impl PciFunction {
 
     fn common_write(&self, offset: u64, data: &[u8]) {
         let result = self.registers.lock().write(offset, data);
+        self.act(result);
+        self.record_function();
+    }
+
+    fn act(&self, result: Result<Action, Violation>) {
         match result {
             Ok(Action::None) => {}
             Ok(Action::Activate) => {
@@ -226,10 +238,14 @@ impl PciFunction {
     }
 
     fn post_function_reset(&self) {
-        self.config.lock().reset();
+        let mut config = self.config.lock();
+        config.reset();
+        self.state.record.set_config(config.bytes());
+        drop(config);
         if self.registers.lock().begin_reset() {
             self.post_reset();
         }
+        self.record_function();
     }
 
     /// Resets the function after its client has disconnected. Returns when nothing accesses guest
@@ -240,6 +256,7 @@ impl PciFunction {
     }
 
     pub(crate) fn begin_disconnect(&self) {
+        self.state.record.disconnected();
         self.state.interrupts.reset();
         self.begin_function_reset(Box::new(|| {}));
     }
@@ -255,7 +272,84 @@ impl PciFunction {
     /// nothing accesses guest memory.
     pub(crate) fn abandon(&self, why: &str) {
         self.state.fail(format_args!("{why}"));
+        self.state.record.disconnected();
         self.space.clear();
+    }
+
+    fn record_function(&self) {
+        let status = self.registers.lock().coming_status();
+        let vector = self.state.config_vector.load(Ordering::Acquire);
+        let is_used = self.used.load(Ordering::Relaxed);
+        self.state.record.set_function(vector, status, is_used);
+    }
+
+    /// Maps a region of the client's memory.
+    pub(crate) fn map(&self, region: FileRegion) -> Result<(), MapError> {
+        let FileRegion {
+            iova,
+            offset,
+            len,
+            writable,
+            file,
+        } = region;
+        // The map keeps the descriptor open.
+        let number = file.as_raw_fd();
+        self.space.map(iova, file, offset, len, writable)?;
+        self.state
+            .record
+            .add_region(iova, offset, len, writable, number);
+        Ok(())
+    }
+
+    /// Unmaps the regions in the `len` bytes at `iova`. Returns their number.
+    pub(crate) fn unmap(&self, iova: u64, len: u64) -> Result<usize, MapError> {
+        self.state.record.remove_regions(iova, len);
+        self.space.unmap(iova, len)
+    }
+
+    pub(crate) fn unmap_all(&self) {
+        self.state.record.remove_regions(0, u64::MAX);
+        self.space.clear();
+    }
+
+    /// Goes on serving a client whose engine has died. If a driver uses the device, it is asked for
+    /// a reset.
+    ///
+    /// # Errors
+    ///
+    /// The client's memory can't be mapped.
+    pub(crate) fn restore(&self, former: FormerFunction) -> io::Result<()> {
+        for region in former.regions {
+            let FileRegion {
+                iova,
+                offset,
+                len,
+                writable,
+                file,
+            } = region;
+            let mapped = self.space.map(iova, file, offset, len, writable);
+            mapped.map_err(io::Error::other)?;
+        }
+        for (vector, eventfd) in former.vectors {
+            let eventfd = Eventfd::new(eventfd)?;
+            self.state.interrupts.connect(vector, Some(eventfd))?;
+        }
+        let mut config = self.config.lock();
+        config.set(&former.config);
+        self.state.record.set_config(config.bytes());
+        drop(config);
+        self.used.store(former.is_used, Ordering::Relaxed);
+        let mut registers = self.registers.lock();
+        let vector = registers.set_config_vector(former.config_vector);
+        drop(registers);
+        self.state.config_vector.store(vector, Ordering::Release);
+        let record = &self.state.record;
+        record.set_function(vector, former.status, former.is_used);
+        if former.status != 0 {
+            self.state
+                .ask_for_reset("the daemon's engine has died, and another one has started");
+        }
+        Ok(())
     }
 
     /// Requests a reset from the service thread. The registers admit one reset at a time, so the

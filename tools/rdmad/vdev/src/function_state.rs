@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::aio::Aio;
 use crate::interrupt::Interrupts;
 use crate::limiter::Limiter;
+use crate::record::Record;
 use crate::service::Inbox;
 
 /// ISR bit of a queue interrupt (virtio 1.3, 4.1.4.5).
@@ -38,6 +39,7 @@ enum Health {
 pub(crate) struct FunctionState {
     pub(crate) interrupts: Interrupts,
     pub(crate) log: Limiter,
+    pub(crate) record: Arc<Record>,
     pub(crate) config_vector: AtomicU16,
     generation: AtomicU8,
     isr: AtomicU8,
@@ -51,11 +53,13 @@ impl FunctionState {
         vectors: u16,
         inbox: Arc<Inbox>,
         aio: Arc<Aio>,
+        record: Arc<Record>,
         clock: CallClock,
     ) -> Self {
         Self {
-            interrupts: Interrupts::new(vectors, aio, inbox.clone(), clock),
+            interrupts: Interrupts::new(vectors, aio, inbox.clone(), record.clone(), clock),
             log: Limiter::new(name),
+            record,
             config_vector: AtomicU16::new(NO_VECTOR),
             generation: AtomicU8::new(0),
             isr: AtomicU8::new(0),

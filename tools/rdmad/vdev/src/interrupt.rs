@@ -17,6 +17,7 @@ use budget::{CallClock, LongCallStats, LongCalls};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::aio::Aio;
+use crate::record::Record;
 use crate::service::Inbox;
 
 /// The vectors of a function.
@@ -31,6 +32,7 @@ pub(crate) struct Interrupts {
     /// Number of interrupts that were left to the service thread.
     deferred: AtomicU64,
     inbox: Arc<Inbox>,
+    record: Arc<Record>,
 }
 
 /// Interrupts of a function whose signals take long.
@@ -74,13 +76,20 @@ struct Vector {
 impl Interrupts {
     /// Vectors without eventfds. `clock` measures how long signals take; the service thread of
     /// `inbox` signals in place of other threads.
-    pub(crate) fn new(count: u16, aio: Arc<Aio>, inbox: Arc<Inbox>, clock: CallClock) -> Self {
+    pub(crate) fn new(
+        count: u16,
+        aio: Arc<Aio>,
+        inbox: Arc<Inbox>,
+        record: Arc<Record>,
+        clock: CallClock,
+    ) -> Self {
         Self {
             aio,
             vectors: (0..count).map(|_| Mutex::default()).collect(),
             calls: LongCalls::new(clock),
             deferred: AtomicU64::new(0),
             inbox,
+            record,
         }
     }
 
@@ -139,11 +148,15 @@ impl Interrupts {
     }
 
     /// Connects a vector to an eventfd, or disconnects it.
-    pub(crate) fn connect(&self, vector: u16, eventfd: Option<Eventfd>) -> io::Result<()> {
+    pub(crate) fn connect(&self, index: u16, eventfd: Option<Eventfd>) -> io::Result<()> {
         let mut vector = self
-            .vector(vector)
+            .vector(index)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let before = mem::replace(&mut vector.eventfd, eventfd.map(Arc::new));
+        let eventfd = eventfd.map(Arc::new);
+        // The former eventfd is closed later.
+        let recorded = eventfd.as_ref().map(|eventfd| eventfd.0.as_fd());
+        self.record.set_vector(index, recorded);
+        let before = mem::replace(&mut vector.eventfd, eventfd);
         vector.pending |= mem::take(&mut vector.deferred);
         let signalled = match vector.eventfd.is_some() && mem::take(&mut vector.pending) {
             true => self.signal(&mut vector),
@@ -158,6 +171,7 @@ impl Interrupts {
     /// Disconnects all vectors and clears their pending state.
     pub(crate) fn reset(&self) {
         for index in 0..self.count() {
+            self.record.set_vector(index, None);
             // Closing an eventfd may take long, so the vector is unlocked before.
             let before = self.vector(index).map(|mut vector| mem::take(&mut *vector));
             drop(before);
@@ -180,8 +194,8 @@ mod tests {
 
     fn interrupts(count: u16) -> Interrupts {
         let aio = Arc::new(Aio::new().unwrap());
-        let clock = CallClock::system();
-        Interrupts::new(count, aio, Arc::new(Inbox::new(0)), clock)
+        let (record, clock) = (Arc::new(Record::for_tests()), CallClock::system());
+        Interrupts::new(count, aio, Arc::new(Inbox::new(0)), record, clock)
     }
 
     fn clone(fd: &OwnedFd) -> Eventfd {
@@ -249,7 +263,8 @@ mod tests {
         clock.set_call_time(call(ms(20)));
         let inbox = Arc::new(Inbox::new(0));
         let aio = Arc::new(Aio::new().unwrap());
-        let interrupts = Interrupts::new(2, aio, inbox.clone(), clock.clone());
+        let record = Arc::new(Record::for_tests());
+        let interrupts = Interrupts::new(2, aio, inbox.clone(), record, clock.clone());
         let [fd, other] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         interrupts.connect(0, Some(clone(&fd))).unwrap();
         // The first long signal makes a suspect, and the second uses up the share.

@@ -33,6 +33,7 @@ mod limiter;
 mod message;
 mod pci;
 mod queue;
+mod record;
 mod resets;
 mod server;
 mod service;
@@ -51,6 +52,7 @@ pub use interrupt::InterruptStats;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
+pub use record::Records;
 pub use server::{Handle, Listener, ServerPool};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedFunction;

@@ -186,6 +186,16 @@ impl PciConfig {
         }
     }
 
+    pub(crate) fn bytes(&self) -> &[u8; CONFIG_LEN] {
+        &self.bytes
+    }
+
+    /// Sets the writable bits to those of `bytes`.
+    pub(crate) fn set(&mut self, bytes: &[u8; CONFIG_LEN]) {
+        // The initiation of a reset is no writable bit.
+        let _ = self.write(0, bytes);
+    }
+
     /// Restores the contents of the configuration space after power-on.
     pub(crate) fn reset(&mut self) {
         self.bytes = self.initial;

@@ -21,6 +21,7 @@ use sockets::{peer, Access, Peer, SocketPath};
 use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::interrupt::InterruptStats;
+use crate::record::{Former, Records};
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
@@ -90,11 +91,13 @@ impl Listener {
     ) -> io::Result<Handle> {
         let signals = Arc::new(Signals::new(&space)?);
         let aio = pool.take_aio()?;
+        let (record, former) = pool.records.open(name)?;
         let function = PciFunction::new(
             name,
             device,
             space,
             aio.context.clone(),
+            record,
             CallClock::system(),
         );
         let function = Arc::new(function);
@@ -119,7 +122,7 @@ impl Listener {
             paused: Cell::default(),
             _path: self.path,
         };
-        let serve = move || server.run();
+        let serve = move || server.run(former);
         handle.socket = Some(pool.socket.run(format!("{name}-socket"), serve)?);
         Ok(handle)
     }
@@ -131,20 +134,22 @@ pub struct ServerPool {
     socket: Reserve,
     service: Reserve,
     contexts: Mutex<Vec<Arc<Aio>>>,
+    records: Arc<Records>,
 }
 
 impl ServerPool {
-    /// Creates the resources for `count` functions at a time.
+    /// Creates the resources for `count` functions at a time, which are recorded in `records`.
     ///
     /// # Errors
     ///
     /// A thread or an AIO context can't be created.
-    pub fn new(count: usize) -> io::Result<Arc<Self>> {
+    pub fn new(count: usize, records: Arc<Records>) -> io::Result<Arc<Self>> {
         let contexts = (0..count).map(|_| Aio::new().map(Arc::new));
         Ok(Arc::new(Self {
             contexts: Mutex::new(contexts.collect::<Result<_, _>>()?),
             socket: Reserve::start(Kind::Socket, count)?,
             service: Reserve::start(Kind::Service, count)?,
+            records,
         }))
     }
 
@@ -260,8 +265,9 @@ struct Ready {
 }
 
 impl Server {
-    fn run(self) {
-        let served = contain(|| self.serve_clients());
+    /// The body of the socket thread. Serves the client of the last engine first, if there is one.
+    fn run(self, former: Option<Former>) {
+        let served = contain(|| self.serve_clients(former));
         let why = match served {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("can't wait for clients: {error}"),
@@ -276,8 +282,22 @@ impl Server {
     }
 
     /// Serves one client after the other until the server ends.
-    fn serve_clients(&self) -> io::Result<()> {
+    fn serve_clients(&self, former: Option<Former>) -> io::Result<()> {
         let log = &self.function.state.log;
+        if let Some(Former {
+            connection,
+            function,
+        }) = former
+        {
+            log.info(format_args!("the last engine's client is served again"));
+            self.serve_contained(|| {
+                let reset = function.reset;
+                self.function.restore(function)?;
+                let mut session = self.session(connection)?;
+                session.resume(reset)?;
+                self.serve(session)
+            });
+        }
         loop {
             let ready = self.wait(None)?;
             if ready.stop {
@@ -300,15 +320,20 @@ impl Server {
                 },
                 Err(error) => log.info(format_args!("client connected: {error}")),
             }
-            let served = contain(|| self.serve(stream));
-            let served =
-                served.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())));
-            match served {
-                Ok(()) => log.info(format_args!("client disconnected")),
-                Err(error) => log.warn(format_args!("client dropped: {error}")),
-            }
-            self.function.disconnect();
+            self.serve_contained(|| self.serve(self.session(stream)?));
         }
+    }
+
+    /// Serves a client by `serve`, and then resets the function.
+    fn serve_contained(&self, serve: impl FnOnce() -> io::Result<()>) {
+        let log = &self.function.state.log;
+        let served = contain(serve);
+        let served = served.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())));
+        match served {
+            Ok(()) => log.info(format_args!("client disconnected")),
+            Err(error) => log.warn(format_args!("client dropped: {error}")),
+        }
+        self.function.disconnect();
     }
 
     /// Accepts a client. After a failure no client is accepted for [`PAUSE`]: without this pause
@@ -334,9 +359,13 @@ impl Server {
         }
     }
 
+    fn session(&self, stream: UnixStream) -> io::Result<Session> {
+        self.function.state.record.connected(stream.as_fd());
+        Session::new(stream, self.function.clone(), self.signals.clone())
+    }
+
     /// Serves a client until the client disconnects or the server ends.
-    fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        let mut session = Session::new(stream, self.function.clone(), self.signals.clone())?;
+    fn serve(&self, mut session: Session) -> io::Result<()> {
         loop {
             let ready = self.wait(Some(&session))?;
             if ready.stop {
@@ -411,6 +440,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Record;
     use crate::testing::Nothing;
 
     #[test]
@@ -422,7 +452,8 @@ mod tests {
         let signals = Arc::new(Signals::new(&space).unwrap());
         let device = Arc::new(Nothing);
         let aio = Arc::new(Aio::new().unwrap());
-        let function = PciFunction::new("test", device, space, aio, CallClock::system());
+        let record = Record::for_tests();
+        let function = PciFunction::new("test", device, space, aio, record, CallClock::system());
         let server = Server {
             listener,
             user: None,

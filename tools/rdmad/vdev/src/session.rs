@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::client::Client;
 use crate::client_stream::{ClientStream, StreamRead};
 use crate::function::PciFunction;
+use crate::message::Header;
 use crate::server::Signals;
 
 /// A connected client and the state of its requests.
@@ -45,6 +46,13 @@ impl Session {
         })
     }
 
+    /// Goes on serving a client whose engine has died, maybe while it reset the function by
+    /// `reset`.
+    pub(crate) fn resume(&mut self, reset: Option<Header>) -> io::Result<()> {
+        self.client.resume(reset);
+        self.reset_done()
+    }
+
     /// Reads input once and executes each complete message. Fails if the client broke the protocol.
     pub(crate) fn serve(&mut self) -> io::Result<Served> {
         match self.stream.receive()? {
@@ -53,10 +61,11 @@ impl Session {
             StreamRead::Data => {}
         }
         while let Some(message) = self.stream.next().map_err(io::Error::other)? {
-            self.client.handle(message, &mut self.replies);
+            self.client.handle(message, &mut self.replies)?;
             // Each reply is sent at once: a vCPU may wait for it, and the output stays bounded.
             self.send()?;
         }
+        self.stream.take()?;
         Ok(Served::Input)
     }
 
@@ -68,6 +77,7 @@ impl Session {
 
     fn send(&mut self) -> io::Result<()> {
         if !self.replies.is_empty() {
+            self.stream.take()?;
             let sent = self.stream.send(&self.replies, self.signals.stop.as_fd());
             self.replies.clear();
             sent?;

@@ -13,6 +13,7 @@ use dma::DmaSpace;
 
 use crate::aio::Aio;
 use crate::function::PciFunction;
+use crate::record::Record;
 use crate::server::Signals;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
@@ -36,6 +37,7 @@ impl SteppedFunction {
                 device,
                 space,
                 Arc::new(Aio::new()?),
+                Record::for_tests(),
                 // No signal takes long, so that a repeated step always has the same effect.
                 CallClock::manual(Instant::now()),
             )),

@@ -6,7 +6,7 @@
 //! up, frames are left out of the file, and their number is logged.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::mem;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -17,12 +17,17 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use roce::frame::MAX_FRAME;
+use rustix::fs::OFlags;
 use sandbox::{Kind, Reserve};
 
 /// Magic number of a file with nanoseconds, in the writer's byte order.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 const LINKTYPE_ETHERNET: u32 = 1;
+
+/// Length of the header of a file, and of the header of a frame, in bytes.
+const FILE_HEADER: u64 = 24;
+const FRAME_HEADER: u64 = 16;
 
 /// Size of a chunk, the unit of writes to the file, in bytes.
 const CHUNK: usize = 1 << 18;
@@ -65,9 +70,34 @@ impl PcapWriter {
         Self::new(create(path)?)
     }
 
+    /// Continues the capture to a file that another process has begun, after the last whole frame.
+    ///
+    /// # Errors
+    ///
+    /// The file is no regular file, or can't be read and written.
+    pub fn resume(path: &Path) -> io::Result<Self> {
+        let mut file = File::options();
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        let file = file.read(true).write(true).custom_flags(flags);
+        let mut file = file.open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let end = end_of_frames(&file)?;
+        if end == 0 {
+            file.set_len(0)?;
+            return Self::new(file);
+        }
+        file.set_len(end)?;
+        file.seek(SeekFrom::Start(end))?;
+        let (mut pcap, work) = Self::parts(file, CHUNKS, &[]);
+        pcap.thread = Some(sandbox::spawn(Kind::Capture, "pcap", work)?);
+        Ok(pcap)
+    }
+
     /// Starts a capture to `out`, beginning with the file header.
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let (mut pcap, work) = Self::parts(out, CHUNKS);
+        let (mut pcap, work) = Self::parts(out, CHUNKS, &file_header());
         pcap.thread = Some(sandbox::spawn(Kind::Capture, "pcap", work)?);
         Ok(pcap)
     }
@@ -83,15 +113,16 @@ impl PcapWriter {
         name: &str,
         out: impl Write + Send + 'static,
     ) -> io::Result<Self> {
-        let (pcap, work) = Self::parts(out, PORT_CHUNKS);
+        let (pcap, work) = Self::parts(out, PORT_CHUNKS, &file_header());
         threads.run(format!("{name}-pcap"), work)?;
         Ok(pcap)
     }
 
-    /// A capture, and the function that its thread must run.
+    /// A capture that begins with `start`, and the function that its thread must run.
     fn parts(
         out: impl Write + Send + 'static,
         chunks: usize,
+        start: &[u8],
     ) -> (Self, impl FnOnce() + Send + 'static) {
         let (full, to_write) = sync_channel(chunks);
         let (written, empty) = sync_channel(chunks);
@@ -99,14 +130,7 @@ impl PcapWriter {
         let flag = failed.clone();
         let work = move || run(out, &to_write, &written, &flag);
         let mut chunk = Vec::with_capacity(CHUNK + MAX_FRAME);
-        chunk.extend(MAGIC_NANOSECONDS.to_le_bytes());
-        for half in VERSION {
-            chunk.extend(half.to_le_bytes());
-        }
-        // Time zone and accuracy are always zero.
-        for word in [0, 0, MAX_FRAME as u32, LINKTYPE_ETHERNET] {
-            chunk.extend(word.to_le_bytes());
-        }
+        chunk.extend(start);
         let mut pcap = Self {
             chunk,
             frames: 0,
@@ -190,6 +214,43 @@ pub fn create(path: &Path) -> io::Result<File> {
         }
         _ => error,
     })
+}
+
+/// The header of a file.
+fn file_header() -> Vec<u8> {
+    let mut header = MAGIC_NANOSECONDS.to_le_bytes().to_vec();
+    for half in VERSION {
+        header.extend(half.to_le_bytes());
+    }
+    // Time zone and accuracy are always zero.
+    for word in [0, 0, MAX_FRAME as u32, LINKTYPE_ETHERNET] {
+        header.extend(word.to_le_bytes());
+    }
+    header
+}
+
+/// The end of the last whole frame of a capture file, or 0 if the file's header is not whole.
+fn end_of_frames(file: &File) -> io::Result<u64> {
+    let len = file.metadata()?.len();
+    let mut reader = BufReader::new(file);
+    let mut end = FILE_HEADER;
+    if len < end {
+        return Ok(0);
+    }
+    reader.seek_relative(FILE_HEADER as i64)?;
+    let mut header = [0; FRAME_HEADER as usize];
+    while len - end >= FRAME_HEADER {
+        reader.read_exact(&mut header)?;
+        let [.., a, b, c, d, _, _, _, _] = header;
+        let captured = u32::from_le_bytes([a, b, c, d]);
+        let next = end + FRAME_HEADER + u64::from(captured);
+        if next > len {
+            break;
+        }
+        reader.seek_relative(captured.into())?;
+        end = next;
+    }
+    Ok(end)
 }
 
 impl Drop for PcapWriter {
@@ -294,6 +355,34 @@ mod tests {
         // All other frames are in the file, and each is complete.
         let len: usize = file.iter().map(|chunk| chunk.len()).sum();
         assert_eq!(len, 24 + (frames - missing) * (16 + MAX_FRAME));
+    }
+
+    /// A file is continued wherever the process that wrote it has died.
+    #[test]
+    fn a_capture_goes_on_after_its_last_whole_frame() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.pcap");
+        let frame = |number: u8| vec![number; 60 + usize::from(number)];
+        let mut pcap = PcapWriter::create(&path).unwrap();
+        (0..3).for_each(|number| pcap.write(&frame(number), UNIX_EPOCH));
+        drop(pcap);
+        let whole = std::fs::read(&path).unwrap();
+        let ends = (0..=3).map(|frames| 24 + (0..frames).map(|frame| 76 + frame).sum::<usize>());
+        let ends: Vec<_> = ends.collect();
+        assert_eq!(ends[3], whole.len());
+        for len in 0..=whole.len() {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            let mut pcap = PcapWriter::resume(&path).unwrap();
+            pcap.write(&frame(9), UNIX_EPOCH);
+            drop(pcap);
+            let kept = ends.iter().rfind(|end| **end <= len).unwrap_or(&24);
+            let file = std::fs::read(&path).unwrap();
+            assert_eq!(file[..*kept], whole[..*kept], "{len}");
+            assert_eq!(file[*kept + 16..], frame(9), "{len}");
+        }
+        let link = dir.path().join("link.pcap");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(PcapWriter::resume(&link).is_err());
     }
 
     #[test]

@@ -87,8 +87,10 @@ pub struct Config {
     pub uplinks: Vec<UplinkConfig>,
     /// Users who may send to the Unix sockets of uplinks.
     pub access: Access,
-    /// Path of a capture file to write; it must not exist.
+    /// Path of a capture file to write.
     pub pcap: Option<PathBuf>,
+    /// Whether another process has begun the capture. Otherwise the file must not exist.
+    pub pcap_goes_on: bool,
     /// Faults to inject.
     pub faults: Option<FaultPlan>,
 }
@@ -384,7 +386,11 @@ impl SwitchParts {
         }
         let pcap = match config.pcap {
             Some(path) => {
-                Some(PcapWriter::create(&path).map_err(|source| Error::Pcap { path, source })?)
+                let writer = match config.pcap_goes_on {
+                    true => PcapWriter::resume(&path),
+                    false => PcapWriter::create(&path),
+                };
+                Some(writer.map_err(|source| Error::Pcap { path, source })?)
             }
             None => None,
         };

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use dma::DmaSpace;
 use sockets::Access;
 use testkit::vfio::{Client, Driver, TRANSPORT};
-use vdev::{Handle, Listener, ServerPool, SharedMemory, VirtioDevice, Virtqueue};
+use vdev::{Handle, Listener, Records, ServerPool, SharedMemory, VirtioDevice, Virtqueue};
 
 pub const SHM_LEN: u64 = 1 << 16;
 pub const CONFIG: [u8; 6] = *b"config";
@@ -205,7 +205,7 @@ impl Bench {
                 "test",
                 device.clone(),
                 space.clone(),
-                &ServerPool::new(1).unwrap(),
+                &ServerPool::new(1, Records::alone(1).unwrap()).unwrap(),
             )
             .unwrap();
         Self {

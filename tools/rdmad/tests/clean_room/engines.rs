@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The daemon's engine is killed under its drivers, and another one takes its place.
+
+use std::fs::File;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::ftruncate;
+use rustix::fs::memfd_create;
+use rustix::fs::MemfdFlags;
+
+use crate::daemon;
+use crate::driver::Driver;
+use crate::endpoint::Endpoint;
+use crate::endpoint::PLAIN;
+use crate::endpoint::RECEIVE_COOKIE;
+use crate::memory::PAGE;
+use crate::only;
+use crate::pattern;
+use crate::rings;
+use crate::wire::*;
+
+/// A message whose receiver sleeps until the event: rings, memory and interrupts work.
+fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
+    a.connect(b.peer(), 1, 2);
+    b.connect(a.peer(), 2, 1);
+    let message = pattern(5001);
+    a.region.write(7, &message);
+    b.post_receive(&receive(1, &[b.region.sge(3000, 5001)]));
+    b.recv_cq.arm(&mut b.driver, rings::NEXT);
+    a.post_send(&Send::new(opcode::SEND, 2).with(&[a.region.sge(7, 5001)]));
+    assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+    assert_eq!(only(&mut b.recv_cq), Cqe::received(b.qpn(), 1, 5001));
+    assert_eq!(
+        only(&mut a.send_cq),
+        Cqe::sent(a.qpn(), 2, opcode::SEND, 5001)
+    );
+    b.region.expect(&[(3000, &message)]);
+}
+
+/// The next engine serves the drivers at their connections, asks for a reset, and then works.
+#[test]
+fn another_engine_serves_the_drivers() {
+    for path in ["direct", "wire"] {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = daemon(dir.path(), path);
+        let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+        exchange(&mut a, &mut b);
+        for _ in 0..2 {
+            daemon.kill_engine();
+            for side in [&mut a, &mut b] {
+                // abi: R-1140
+                side.driver.await_failure();
+            }
+            [a, b] = [a, b].map(|side| side.again(PLAIN));
+            exchange(&mut a, &mut b);
+        }
+    }
+}
+
+/// Requests that the dead engine has not read are answered by the next one, each once and in order.
+#[test]
+fn the_next_engine_answers_what_the_last_one_has_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let mut driver = Driver::new(&dir.path().join("a"), RING_ADDR);
+    let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
+    ftruncate(&memory, PAGE).unwrap();
+    let identity = driver.config(&[(4, 8)]);
+    // Requests while the engine is stopped, until it is killed.
+    let held = |work: &mut dyn FnMut()| {
+        daemon.stop_engine();
+        let is_killed = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                is_killed.store(true, Ordering::Relaxed);
+                daemon.kill_engine();
+            });
+            work();
+            assert!(is_killed.load(Ordering::Relaxed), "the engine is stopped");
+        });
+    };
+    held(&mut || assert_eq!(driver.config(&[(4, 8)]), identity));
+    held(&mut || driver.map_more(1 << 40, PAGE, &memory));
+    held(&mut || driver.unmap(1 << 40, PAGE));
+    held(&mut || driver.map_more(1 << 40, PAGE, &memory));
+    // A reset is a write without an answer, and the driver waits for its effect.
+    held(&mut || driver.initialize());
+}

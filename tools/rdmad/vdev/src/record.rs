@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Records of functions: what the next engine needs to go on serving a client whose engine has
+//! died.
+//!
+//! A record has the numbers of the descriptors that came from the client, what they are for, and
+//! registers that the client or the guest will not write again. It does not have the state of the
+//! device, which is lost: the function asks the driver for a reset.
+//!
+//! Records are in memory that all engines share. An engine can die at any instruction, so each step
+//! leaves a record valid: a descriptor is recorded after it was opened and erased before it is
+//! closed, and what belongs to it is written before. The socket thread of the function writes the
+//! record, except during [`Records::open`].
+//!
+//! The former engine may have written anything, so a record is checked like the messages of a
+//! client.
+
+use std::io;
+use std::mem::replace;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use dma::MAX_REGIONS;
+use parking_lot::Mutex;
+use supervisor::{Inherited, Start};
+use vm_memory::{MmapRegion, VolatileMemory};
+
+use crate::message::{Header, Payload, Structure};
+use crate::pci::{CONFIG_LEN, MAX_VECTORS};
+
+/// Number of bytes of a port's name that distinguish it.
+pub const NAME_LEN: usize = 64;
+const WORD: usize = size_of::<u64>();
+
+// Words of a record. A descriptor is stored as its number plus 1, and 0 is none.
+const NAME: usize = 0;
+const CONNECTION: usize = NAME + NAME_LEN / WORD;
+/// The vector of configuration changes, the status and [`IS_USED`].
+const FUNCTION: usize = CONNECTION + 1;
+/// The header of a command to reset the function that was not answered yet, in two words, after
+/// [`IS_RESETTING`].
+const RESET: usize = FUNCTION + 1;
+/// The message that is being executed, and the number of engines that have died at it.
+const MESSAGE: usize = RESET + 3;
+const DEATHS: usize = MESSAGE + 1;
+const CONFIG: usize = DEATHS + 1;
+const REGIONS: usize = CONFIG + CONFIG_LEN / WORD;
+const VECTORS: usize = REGIONS + MAX_REGIONS * REGION;
+const WORDS: usize = VECTORS + MAX_VECTORS as usize;
+
+// Words of a region.
+const REGION_FILE: usize = 0;
+const REGION_IOVA: usize = 1;
+const REGION_OFFSET: usize = 2;
+const REGION_LEN: usize = 3;
+const REGION_WRITABLE: usize = 4;
+const REGION: usize = 5;
+
+/// First bit of the status in [`FUNCTION`].
+const STATUS: u32 = 16;
+/// Bit of [`FUNCTION`]: a driver has set the function up.
+const IS_USED: u64 = 1 << 24;
+/// First word of [`RESET`] if there is such a command.
+const IS_RESETTING: u64 = 1;
+
+/// A region of a client's memory.
+#[derive(Debug)]
+pub(crate) struct FileRegion {
+    pub(crate) iova: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) writable: bool,
+    pub(crate) file: OwnedFd,
+}
+
+/// The connection of a client whose engine has died, and the function that the client uses.
+#[derive(Debug)]
+pub(crate) struct Former {
+    pub(crate) connection: UnixStream,
+    pub(crate) function: FormerFunction,
+}
+
+/// A function that the last engine has left.
+#[derive(Debug)]
+pub(crate) struct FormerFunction {
+    pub(crate) config: [u8; CONFIG_LEN],
+    pub(crate) config_vector: u16,
+    /// The device status: 0 if no driver used the function, or a reset was under way.
+    pub(crate) status: u8,
+    /// Whether a driver had set the function up since its client connected.
+    pub(crate) is_used: bool,
+    /// A command to reset the function that was not answered.
+    pub(crate) reset: Option<Header>,
+    pub(crate) regions: Vec<FileRegion>,
+    /// Vectors and their eventfds.
+    pub(crate) vectors: Vec<(u16, OwnedFd)>,
+}
+
+/// The records of all functions.
+#[derive(Debug)]
+pub struct Records {
+    memory: Arc<MmapRegion>,
+    states: Mutex<Vec<State>>,
+}
+
+/// State of a record in this engine.
+#[derive(Debug, Default)]
+enum State {
+    /// No function of this engine uses the record.
+    #[default]
+    Free,
+    /// The last engine had a function with a client. No function of this engine has its name yet.
+    Former(Box<Former>),
+    Taken,
+}
+
+impl Records {
+    /// Number of bytes of memory for `count` records.
+    pub const fn len(count: usize) -> usize {
+        count * WORDS * WORD
+    }
+
+    /// The records in `memory`, which is zero in the first engine. Of the descriptors of the last
+    /// engine, those that no record names are closed.
+    pub fn new(memory: Arc<MmapRegion>, mut inherited: Inherited) -> Self {
+        let count = memory.size() / Self::len(1);
+        let mut this = Self {
+            memory,
+            states: Mutex::default(),
+        };
+        let former = |index| {
+            // The records of a first engine stay untouched, so that they take no memory.
+            if inherited.is_empty() {
+                return State::Free;
+            }
+            let former = this.at(index).former(&mut inherited);
+            former.map_or(State::Free, |former| State::Former(Box::new(former)))
+        };
+        let states = (0..count).map(former).collect();
+        this.states = Mutex::new(states);
+        this
+    }
+
+    /// Records that no other engine sees.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough memory.
+    pub fn alone(count: usize) -> io::Result<Arc<Self>> {
+        let Start {
+            memory, inherited, ..
+        } = Start::alone(Self::len(count))?;
+        Ok(Arc::new(Self::new(memory, inherited)))
+    }
+
+    /// Disconnects the clients of functions that this engine has not [opened](Self::open).
+    pub fn forget_others(&self) {
+        for (index, state) in self.states.lock().iter_mut().enumerate() {
+            if matches!(state, State::Former(_)) {
+                self.at(index).erase();
+                *state = State::Free;
+            }
+        }
+    }
+
+    /// The record of the function `name`, with what the last engine has left of it.
+    ///
+    /// # Errors
+    ///
+    /// All records are in use.
+    pub(crate) fn open(self: &Arc<Self>, name: &str) -> io::Result<(Record, Option<Former>)> {
+        let mut states = self.states.lock();
+        let name = padded(name);
+        let named = |(index, state): (usize, &State)| match state {
+            State::Former(_) => self.at(index).name() == name,
+            State::Free | State::Taken => false,
+        };
+        let is_free = |state: &State| matches!(state, State::Free);
+        let index = states.iter().enumerate().position(named);
+        let index = index.or_else(|| states.iter().position(is_free));
+        let index = index.ok_or_else(|| io::Error::other("all records of functions are in use"))?;
+        let former = match replace(&mut states[index], State::Taken) {
+            // The record stays as it is, since this engine may die before it serves the client.
+            State::Former(former) => Some(*former),
+            State::Free | State::Taken => {
+                self.at(index).erase();
+                self.at(index).set_name(name);
+                None
+            }
+        };
+        let records = self.clone();
+        Ok((Record { records, index }, former))
+    }
+
+    fn at(&self, index: usize) -> Words<'_> {
+        Words {
+            memory: &self.memory,
+            index,
+        }
+    }
+}
+
+/// The record of a function of this engine. Dropping it erases the record.
+#[derive(Debug)]
+pub(crate) struct Record {
+    records: Arc<Records>,
+    index: usize,
+}
+
+/// The words of a record.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    memory: &'a MmapRegion,
+    index: usize,
+}
+
+impl Words<'_> {
+    fn word(&self, index: usize) -> &AtomicU64 {
+        let word = self
+            .memory
+            .get_atomic_ref((self.index * WORDS + index) * WORD);
+        word.expect("`Records::new` counts the records that fit")
+    }
+
+    fn get(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+
+    fn set(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+
+    fn set_file(&self, index: usize, file: Option<BorrowedFd<'_>>) {
+        // A valid descriptor is not negative.
+        let number = file.map_or(0, |file| file.as_raw_fd() as u64 + 1);
+        self.set(index, number);
+    }
+
+    fn take_file(&self, index: usize, inherited: &mut Inherited) -> Option<OwnedFd> {
+        let number = self.get(index).checked_sub(1)?;
+        inherited.take(RawFd::try_from(number).ok()?)
+    }
+
+    fn name(&self) -> [u64; NAME_LEN / WORD] {
+        std::array::from_fn(|at| self.get(NAME + at))
+    }
+
+    fn set_name(&self, name: [u64; NAME_LEN / WORD]) {
+        for (at, word) in name.into_iter().enumerate() {
+            self.set(NAME + at, word);
+        }
+    }
+
+    fn forget_client(&self) {
+        self.set(CONNECTION, 0);
+        for word in FUNCTION..WORDS {
+            self.set(word, 0);
+        }
+    }
+
+    fn erase(&self) {
+        self.forget_client();
+        for word in NAME..CONNECTION {
+            self.set(word, 0);
+        }
+    }
+
+    /// The client of the last engine. `None` without a client, or if the record is invalid.
+    fn former(&self, inherited: &mut Inherited) -> Option<Former> {
+        let connection = self.take_file(CONNECTION, inherited)?;
+        let mut config = [0; CONFIG_LEN];
+        for (at, bytes) in config.chunks_exact_mut(WORD).enumerate() {
+            bytes.copy_from_slice(&self.get(CONFIG + at).to_ne_bytes());
+        }
+        let regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
+        let regions = regions.filter(|region| self.get(region + REGION_FILE) != 0);
+        let regions = regions.map(|region| {
+            Some(FileRegion {
+                iova: self.get(region + REGION_IOVA),
+                offset: self.get(region + REGION_OFFSET),
+                len: self.get(region + REGION_LEN),
+                writable: self.get(region + REGION_WRITABLE) != 0,
+                file: self.take_file(region + REGION_FILE, inherited)?,
+            })
+        });
+        let regions = regions.collect::<Option<_>>()?;
+        let vectors = 0..MAX_VECTORS;
+        let vectors = vectors.filter(|vector| self.get(VECTORS + usize::from(*vector)) != 0);
+        let vectors = vectors.map(|vector| {
+            let eventfd = self.take_file(VECTORS + usize::from(vector), inherited)?;
+            Some((vector, eventfd))
+        });
+        let vectors = vectors.collect::<Option<_>>()?;
+        let function = self.get(FUNCTION);
+        let reset = [1, 2].map(|at| self.get(RESET + at).to_ne_bytes()).concat();
+        let reset = Header::decode(&mut Payload(&reset)).ok();
+        let reset = reset.filter(|_| self.get(RESET) == IS_RESETTING);
+        Some(Former {
+            connection: connection.into(),
+            function: FormerFunction {
+                config,
+                config_vector: (function & 0xffff) as u16,
+                status: (function >> STATUS) as u8,
+                is_used: function & IS_USED != 0,
+                reset,
+                regions,
+                vectors,
+            },
+        })
+    }
+}
+
+impl Record {
+    fn words(&self) -> Words<'_> {
+        self.records.at(self.index)
+    }
+
+    /// A client has connected.
+    pub(crate) fn connected(&self, connection: BorrowedFd<'_>) {
+        self.words().set_file(CONNECTION, Some(connection));
+    }
+
+    /// The client is gone, and its descriptors are being closed.
+    pub(crate) fn disconnected(&self) {
+        self.words().forget_client();
+    }
+
+    pub(crate) fn set_config(&self, config: &[u8; CONFIG_LEN]) {
+        for (at, bytes) in config.chunks_exact(WORD).enumerate() {
+            let mut word = [0; WORD];
+            word.copy_from_slice(bytes);
+            self.words().set(CONFIG + at, u64::from_ne_bytes(word));
+        }
+    }
+
+    /// Records the vector of configuration changes, the device status, and whether a driver has set
+    /// the function up.
+    pub(crate) fn set_function(&self, config_vector: u16, status: u8, is_used: bool) {
+        let is_used = if is_used { IS_USED } else { 0 };
+        let status = u64::from(status) << STATUS;
+        self.words()
+            .set(FUNCTION, u64::from(config_vector) | status | is_used);
+    }
+
+    /// Records a command to reset the function that will be answered later, or that it was
+    /// answered.
+    pub(crate) fn set_reset(&self, command: Option<&Header>) {
+        let words = self.words();
+        words.set(RESET, 0);
+        if let Some(command) = command {
+            let mut bytes = Vec::new();
+            command.encode(&mut bytes);
+            for (at, word) in (1..).zip(bytes.chunks_exact(WORD)) {
+                let word = word.try_into().unwrap_or_default();
+                words.set(RESET + at, u64::from_ne_bytes(word));
+            }
+            words.set(RESET, IS_RESETTING);
+        }
+    }
+
+    /// A message of the client will be executed, the first one of this engine or a later one.
+    /// Returns the number of engines in a row that have died at it.
+    pub(crate) fn begin_message(&self, header: &Header, is_first: bool) -> u64 {
+        let words = self.words();
+        let command = u64::from(header.command) << 16;
+        let message = (u64::from(header.size) << 32) | command | u64::from(header.id);
+        let deaths = match is_first && words.get(MESSAGE) == message {
+            true => words.get(DEATHS).saturating_add(1),
+            false => 0,
+        };
+        words.set(DEATHS, deaths);
+        words.set(MESSAGE, message);
+        deaths
+    }
+
+    /// Whether this region is mapped.
+    pub(crate) fn has_region(&self, iova: u64, offset: u64, len: u64, writable: bool) -> bool {
+        let words = self.words();
+        let mut regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
+        regions.any(|region| {
+            words.get(region + REGION_FILE) != 0
+                && words.get(region + REGION_IOVA) == iova
+                && words.get(region + REGION_OFFSET) == offset
+                && words.get(region + REGION_LEN) == len
+                && words.get(region + REGION_WRITABLE) == u64::from(writable)
+        })
+    }
+
+    /// Records that a vector is connected to `eventfd`, or to none.
+    pub(crate) fn set_vector(&self, vector: u16, eventfd: Option<BorrowedFd<'_>>) {
+        self.words()
+            .set_file(VECTORS + usize::from(vector), eventfd);
+    }
+
+    /// Records a region that was mapped. The map has room for it.
+    pub(crate) fn add_region(&self, iova: u64, offset: u64, len: u64, writable: bool, file: RawFd) {
+        let words = self.words();
+        let mut regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
+        let free = regions.find(|region| words.get(region + REGION_FILE) == 0);
+        if let Some(region) = free {
+            words.set(region + REGION_IOVA, iova);
+            words.set(region + REGION_OFFSET, offset);
+            words.set(region + REGION_LEN, len);
+            words.set(region + REGION_WRITABLE, writable.into());
+            words.set(region + REGION_FILE, file as u64 + 1);
+        }
+    }
+
+    /// Forgets the regions in the `len` bytes at `iova`, which are being unmapped.
+    pub(crate) fn remove_regions(&self, iova: u64, len: u64) {
+        let words = self.words();
+        let end = iova.saturating_add(len);
+        for region in (0..MAX_REGIONS).map(|region| REGIONS + region * REGION) {
+            let start = words.get(region + REGION_IOVA);
+            if (iova..end).contains(&start) {
+                words.set(region + REGION_FILE, 0);
+            }
+        }
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Record {
+    /// A record that no other engine sees.
+    pub(crate) fn for_tests() -> Self {
+        Records::alone(1).unwrap().open("test").unwrap().0
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.words().erase();
+        self.records.states.lock()[self.index] = State::Free;
+    }
+}
+
+/// The first bytes of a name, as words.
+fn padded(name: &str) -> [u64; NAME_LEN / WORD] {
+    let mut bytes = [0; NAME_LEN];
+    let len = name.len().min(NAME_LEN);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    std::array::from_fn(|at| {
+        let mut word = [0; WORD];
+        word.copy_from_slice(&bytes[at * WORD..(at + 1) * WORD]);
+        u64::from_ne_bytes(word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::forget;
+    use std::os::fd::AsFd;
+
+    use rustix::event::{eventfd, EventfdFlags};
+
+    use super::*;
+
+    const RESET_COMMAND: Header = Header {
+        id: 1,
+        command: 2,
+        size: 3,
+        flags: 4,
+        error: 5,
+    };
+
+    /// Memory for the records of several engines.
+    fn memory() -> Arc<MmapRegion> {
+        Start::alone(Records::len(3)).unwrap().memory
+    }
+
+    fn records(memory: &Arc<MmapRegion>, inherited: Inherited) -> Arc<Records> {
+        Arc::new(Records::new(memory.clone(), inherited))
+    }
+
+    fn file() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    /// Records a client of the function `name` with three regions, of which one is removed, and two
+    /// vectors, of which one is disconnected. The engine dies. Returns the descriptors.
+    fn engine_that_dies(memory: &Arc<MmapRegion>, name: &str) -> Vec<OwnedFd> {
+        let (record, former) = records(memory, Inherited::default()).open(name).unwrap();
+        assert!(former.is_none());
+        let files: Vec<_> = (0..6).map(|_| file()).collect();
+        record.connected(files[0].as_fd());
+        for (number, file) in (1..).zip(&files[1..4]) {
+            let start = number << 20;
+            record.add_region(start, number, 4096, number == 2, file.as_raw_fd());
+        }
+        record.remove_regions(1 << 20, 4096);
+        record.set_vector(3, Some(files[4].as_fd()));
+        record.set_vector(MAX_VECTORS - 1, Some(files[5].as_fd()));
+        record.set_vector(3, None);
+        record.set_config(&std::array::from_fn(|at| at as u8));
+        record.set_function(7, 15, true);
+        record.set_reset(Some(&RESET_COMMAND));
+        forget(record);
+        files
+    }
+
+    #[test]
+    fn a_record_has_what_the_client_needs() {
+        let memory = memory();
+        let files = engine_that_dies(&memory, "a");
+        let next = records(&memory, files.into_iter().collect());
+        assert!(next.open("b").unwrap().1.is_none());
+        let (record, former) = next.open("a").unwrap();
+        let former = former.unwrap().function;
+        let regions = former.regions.iter();
+        let regions = regions.map(|it| (it.iova, it.offset, it.len, it.writable));
+        let expected = [(2 << 20, 2, 4096, true), (3 << 20, 3, 4096, false)];
+        assert_eq!(Vec::from_iter(regions), expected);
+        let vectors: Vec<_> = former.vectors.iter().map(|(vector, _)| *vector).collect();
+        assert_eq!(vectors, [MAX_VECTORS - 1]);
+        assert_eq!(former.config, std::array::from_fn(|at| at as u8));
+        assert_eq!((former.config_vector, former.status), (7, 15));
+        assert_eq!((former.is_used, former.reset), (true, Some(RESET_COMMAND)));
+        // A function whose engine has ended in an orderly way leaves nothing.
+        drop((record, former));
+        let files = [file()].into_iter().collect();
+        assert!(records(&memory, files).open("a").unwrap().1.is_none());
+    }
+
+    /// The clients of functions that do not exist any more are disconnected.
+    #[test]
+    fn others_are_forgotten() {
+        let memory = memory();
+        let files = engine_that_dies(&memory, "a");
+        let numbers: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let next = records(&memory, files.into_iter().collect());
+        next.forget_others();
+        assert!(next.open("a").unwrap().1.is_none());
+        assert!(!numbers.is_empty());
+        let again = records(&memory, [file()].into_iter().collect());
+        assert!(again.open("a").unwrap().1.is_none());
+    }
+
+    /// The last engine may have written anything: descriptors that it did not leave, or one for two
+    /// purposes.
+    #[test]
+    fn a_false_record_is_refused() {
+        for false_word in [CONNECTION, REGIONS + REGION + REGION_FILE, VECTORS + 5] {
+            for number in [1, 0, u64::MAX, u64::from(u32::MAX)] {
+                let memory = memory();
+                let files = engine_that_dies(&memory, "a");
+                let first = Records::new(memory.clone(), Inherited::default());
+                // Standard input, none, and numbers that do not fit; or that of a vector.
+                let number = match number {
+                    0 => files[5].as_raw_fd() as u64 + 1,
+                    _ => number,
+                };
+                first.at(0).set(false_word, number);
+                let next = records(&memory, files.into_iter().collect());
+                assert!(
+                    next.open("a").unwrap().1.is_none(),
+                    "{false_word}, {number}"
+                );
+            }
+        }
+    }
+}
