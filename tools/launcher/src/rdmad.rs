@@ -309,20 +309,21 @@ impl Daemons {
     }
 
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
-    /// `daemon stop VM` stops it, and `daemon continue VM` lets it continue.
+    /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon stop VM` stops
+    /// the engine, and `daemon continue VM` lets it continue.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let ["daemon", act @ ("kill" | "stop" | "continue"), vm] = words[..] else {
-            bail!("unknown command: the host knows only \"daemon kill|stop|continue VM\"");
+        let ["daemon", act @ ("kill" | "crash" | "stop" | "continue"), vm] = words[..] else {
+            bail!("unknown command: the host knows only \"daemon kill|crash|stop|continue VM\"");
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
         let mut running = self.lock();
         let daemon = running.iter_mut().find(|daemon| daemon.vms.contains(&vm));
         let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
-        let process = Pid::from_child(&daemon.process.0);
         match act {
-            "stop" => kill_process(process, Signal::STOP)?,
-            "continue" => kill_process(process, Signal::CONT)?,
+            "crash" => kill_process(daemon.engine()?, Signal::KILL)?,
+            "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
+            "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
             _ => {
                 daemon.killed = true;
                 daemon.process.0.kill()?;
@@ -365,6 +366,18 @@ impl Daemon {
             killed: false,
             ready: File::from(ready),
         })
+    }
+
+    /// The process of the daemon's engine.
+    fn engine(&self) -> Result<Pid> {
+        let process = self.process.0.id();
+        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"))?;
+        let engine = children
+            .split_whitespace()
+            .next()
+            .and_then(|child| child.parse().ok());
+        let engine = engine.and_then(Pid::from_raw);
+        engine.context("the daemon has no engine now")
     }
 
     fn await_ready(&mut self) -> Result<()> {
