@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::{Group, User};
 use serde::{Deserialize, Serialize};
 use sockets::Access;
-use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
+use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1, MAX_NAME};
 use verbs::{LinkSpeed, PathPolicy, PortRates, MAX_PORTS, MAX_WORKERS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
@@ -667,6 +667,11 @@ fn check_name(name: &str) -> Result<()> {
                 .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
         "the name {name:?} must be of letters, digits, '-', '_' and '.'"
     );
+    ensure!(
+        name.len() <= MAX_NAME,
+        "the name {name:?} has {} bytes, at most {MAX_NAME} are possible",
+        name.len()
+    );
     Ok(())
 }
 
@@ -1104,6 +1109,10 @@ mod tests {
         for (port, reason) in cases {
             let error = parse(&["--port", port]).unwrap_err().to_string();
             assert!(error.contains(reason), "{port}: {error}");
+        }
+        for (len, is_possible) in [(MAX_NAME, true), (MAX_NAME + 1, false)] {
+            let port = format!("{},vfio=/s,mac=52:54:00:09:00:01", "n".repeat(len));
+            assert_eq!(parse(&["--port", &port]).is_ok(), is_possible, "{len}");
         }
     }
 

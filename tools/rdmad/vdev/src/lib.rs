@@ -52,7 +52,7 @@ pub use interrupt::InterruptStats;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
-pub use record::Records;
+pub use record::{Records, MAX_NAME};
 pub use server::{Handle, Listener, ServerPool};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedFunction;

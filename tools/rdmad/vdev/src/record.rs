@@ -30,13 +30,13 @@ use vm_memory::{MmapRegion, VolatileMemory};
 use crate::message::{Header, Payload, Structure};
 use crate::pci::{CONFIG_LEN, MAX_VECTORS};
 
-/// Number of bytes of a port's name that distinguish it.
-pub const NAME_LEN: usize = 64;
+/// Maximum length of a function's name in bytes. The next engine finds a record by this name.
+pub const MAX_NAME: usize = 64;
 const WORD: usize = size_of::<u64>();
 
 // Words of a record. A descriptor is stored as its number plus 1, and 0 is none.
 const NAME: usize = 0;
-const CONNECTION: usize = NAME + NAME_LEN / WORD;
+const CONNECTION: usize = NAME + MAX_NAME / WORD;
 /// The vector of configuration changes, the status and [`IS_USED`].
 const FUNCTION: usize = CONNECTION + 1;
 /// The header of a command to reset the function that was not answered yet, in two words, after
@@ -165,7 +165,8 @@ impl Records {
         }
     }
 
-    /// The record of the function `name`, with what the last engine has left of it.
+    /// The record of the function `name`, with what the last engine has left of it. Names differ in
+    /// their first [`MAX_NAME`] bytes.
     ///
     /// # Errors
     ///
@@ -243,11 +244,11 @@ impl Words<'_> {
         inherited.take(RawFd::try_from(number).ok()?)
     }
 
-    fn name(&self) -> [u64; NAME_LEN / WORD] {
+    fn name(&self) -> [u64; MAX_NAME / WORD] {
         std::array::from_fn(|at| self.get(NAME + at))
     }
 
-    fn set_name(&self, name: [u64; NAME_LEN / WORD]) {
+    fn set_name(&self, name: [u64; MAX_NAME / WORD]) {
         for (at, word) in name.into_iter().enumerate() {
             self.set(NAME + at, word);
         }
@@ -436,10 +437,10 @@ impl Drop for Record {
     }
 }
 
-/// The first bytes of a name, as words.
-fn padded(name: &str) -> [u64; NAME_LEN / WORD] {
-    let mut bytes = [0; NAME_LEN];
-    let len = name.len().min(NAME_LEN);
+/// A name as words.
+fn padded(name: &str) -> [u64; MAX_NAME / WORD] {
+    let mut bytes = [0; MAX_NAME];
+    let len = name.len().min(MAX_NAME);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     std::array::from_fn(|at| {
         let mut word = [0; WORD];
