@@ -282,13 +282,16 @@ impl Daemons {
         daemons.len() == self.started && daemons.all(|daemon| daemon.process.runs())
     }
 
-    /// Failures since the last call: daemons that have ended before their guests, and violations by
-    /// guests' drivers.
+    /// Failures since the last call: daemons or their engines that have ended before their guests,
+    /// and violations by guests' drivers.
     pub fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
             let status = daemon.process.0.try_wait().ok().flatten();
-            found.extend(daemon.log.new_lines().flat_map(|new| violations(&new)));
+            for new in daemon.log.new_lines() {
+                found.extend(violations(&new));
+                found.extend(deaths(&new, &mut daemon.crashes));
+            }
             if let Some(status) = status.filter(|_| !daemon.killed) {
                 found.push(format!("virtio-rdmad ended by itself: {status}"));
             }
@@ -321,7 +324,10 @@ impl Daemons {
         let daemon = running.iter_mut().find(|daemon| daemon.vms.contains(&vm));
         let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
         match act {
-            "crash" => kill_process(daemon.engine()?, Signal::KILL)?,
+            "crash" => {
+                kill_process(daemon.engine()?, Signal::KILL)?;
+                daemon.crashes += 1;
+            }
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
             "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
             _ => {
@@ -344,6 +350,9 @@ struct Daemon {
     vms: Vec<usize>,
     /// Whether the daemon was killed at a guest's request.
     killed: bool,
+    /// Number of engines that were killed at a guest's request and whose deaths were not seen in
+    /// the log yet.
+    crashes: usize,
     /// The pipe into which the daemon writes a byte when its sockets listen.
     ready: File,
 }
@@ -364,6 +373,7 @@ impl Daemon {
             control,
             vms,
             killed: false,
+            crashes: 0,
             ready: File::from(ready),
         })
     }
@@ -450,6 +460,21 @@ fn violations(log: &str) -> Vec<String> {
         .filter(|line| line.contains(" to the device configuration at "))
         .map(|line| format!("virtio-rdmad: {line}"))
         .collect()
+}
+
+/// The lines of a daemon's log about deaths of its engine, without as many as are `expected`.
+fn deaths(log: &str, expected: &mut usize) -> Vec<String> {
+    let lines = log
+        .lines()
+        .filter(|line| line.contains(": another one starts in "));
+    let unexpected = lines.filter(|_| match expected.checked_sub(1) {
+        Some(rest) => {
+            *expected = rest;
+            false
+        }
+        None => true,
+    });
+    unexpected.map(str::to_owned).collect()
 }
 
 /// The daemon's options for a guest's ports and uplinks at the switch.
@@ -549,6 +574,21 @@ mod tests {
         let found = violations(log);
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("0x10") && found[0].contains("port=a"));
+    }
+
+    #[test]
+    fn engines_that_die_by_themselves_fail_the_run() {
+        let death = |number| {
+            format!(
+                "INFO ready\nvirtio-rdmad: the engine, process {number}, was ended by SIGSEGV: \
+                 another one starts in 0ns\n"
+            )
+        };
+        let mut expected = 2;
+        assert!(deaths(&death(1), &mut expected).is_empty());
+        let found = deaths(&[2, 3].map(death).concat(), &mut expected);
+        assert_eq!((found.len(), expected), (1, 0));
+        assert!(found[0].contains("process 3, was ended by SIGSEGV"));
     }
 
     #[test]
