@@ -22,26 +22,17 @@ const MEMORY: usize = 64;
 /// Longest time that a test waits.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Test = (&'static str, fn());
+/// Names and functions of the tests.
+macro_rules! tests {
+    ($($test:ident,)*) => { &[$((stringify!($test), $test as fn()),)*] };
+}
 
-const TESTS: [Test; 5] = [
-    (
-        "an_engine_takes_what_the_last_one_has_left",
-        takes_what_was_left,
-    ),
-    (
-        "an_engine_that_fails_at_its_start_is_not_started_again",
-        fails_at_its_start,
-    ),
-    (
-        "a_signal_ends_the_engine_and_its_status_is_told",
-        ends_by_a_signal,
-    ),
-    (
-        "an_engine_is_killed_with_its_supervisor",
-        ends_with_its_supervisor,
-    ),
-    ("a_signal_ends_the_pause_between_engines", ends_in_a_pause),
+const TESTS: &[(&str, fn())] = tests![
+    an_engine_takes_what_the_last_one_has_left,
+    an_engine_that_fails_at_its_start_is_not_started_again,
+    a_signal_ends_the_engine_and_its_status_is_told,
+    an_engine_is_killed_with_its_supervisor,
+    a_signal_ends_the_pause_between_engines,
 ];
 
 fn main() -> ExitCode {
@@ -146,7 +137,7 @@ fn end(child: Child) -> (Output, String) {
     (output, told)
 }
 
-fn takes_what_was_left() {
+fn an_engine_takes_what_the_last_one_has_left() {
     let (output, told) = end(start("heirs"));
     assert!(output.status.success(), "{told}");
     assert_eq!(output.stdout, b"inherited\n");
@@ -156,7 +147,7 @@ fn takes_what_was_left() {
     );
 }
 
-fn fails_at_its_start() {
+fn an_engine_that_fails_at_its_start_is_not_started_again() {
     let (output, told) = end(start("failing"));
     assert_eq!(output.status.code(), Some(7), "{told}");
     assert_eq!(told, "");
@@ -179,7 +170,7 @@ fn engine_of(child: &mut Child) -> Pid {
     Pid::from_raw(text.trim().parse().unwrap()).unwrap()
 }
 
-fn ends_by_a_signal() {
+fn a_signal_ends_the_engine_and_its_status_is_told() {
     let mut child = start("waiting");
     let engine = engine_of(&mut child);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -190,7 +181,7 @@ fn ends_by_a_signal() {
     assert_eq!(told, "");
 }
 
-fn ends_with_its_supervisor() {
+fn an_engine_is_killed_with_its_supervisor() {
     let mut child = start("waiting");
     let engine = engine_of(&mut child);
     child.kill().unwrap();
@@ -203,7 +194,7 @@ fn ends_with_its_supervisor() {
 }
 
 /// The second engine in a row that dies at once is followed by a pause.
-fn ends_in_a_pause() {
+fn a_signal_ends_the_pause_between_engines() {
     let mut child = start("dying");
     let errors = child.stderr.as_mut().unwrap();
     assert!(line(errors).contains("another one starts in 0ns"));
