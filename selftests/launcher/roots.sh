@@ -85,6 +85,23 @@ test_another_root() {
 	nothing_left
 }
 
+# The selftests run between VMs of `virtio-rdma`, as root and with the sysroot's programs.
+test_selftests() {
+	((EUID == 0)) || skip "not root"
+	cd "$top"
+	# shellcheck disable=SC2016 # of the VM's shell
+	"$bundle/bin/virtio-rdma" run --rw --root "${SYSROOT:-build/sysroot}" -- sh -ec '
+		link() { make -s -C selftests run_tests TEST_PROGS=link.sh "$@"; }
+		link TESTS=test_link_active
+		! link TESTS=no_such_test
+		link TESTBED_PROGRAMS=/missing' </dev/null >"$work/out" 2>"$work/err"
+	grep -q '^    ok 1 link_active' "$work/out"
+	[[ $(grep -c '^ok 1 link ' "$work/out") == 1 ]]
+	grep -q '^not ok 1 link ' "$work/out"
+	grep -q '^1[.][.]0 # SKIP cannot run /missing/verbs-test' "$work/out"
+	nothing_left
+}
+
 # A caller's variables may hold secrets, and another root may be a stranger's.
 test_secrets_stay_outside() {
 	local root=$work/dir/root file
@@ -118,4 +135,4 @@ test_root_without_glibc() {
 }
 
 run_tests test_working_directory test_overlay test_overlay_after_all_ends \
-	test_another_root test_secrets_stay_outside test_root_without_glibc
+	test_another_root test_selftests test_secrets_stay_outside test_root_without_glibc
