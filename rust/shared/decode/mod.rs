@@ -18,6 +18,8 @@ pub mod answer;
 pub mod completion;
 pub mod config;
 pub mod event;
+#[cfg(any(test, CONFIG_INFINIBAND_VIRTIO_RDMA_KUNIT_TEST))]
+mod kunit;
 pub mod port;
 pub mod qp;
 

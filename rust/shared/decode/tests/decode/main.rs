@@ -3,10 +3,8 @@
 //! Tests of the driver's decoder: exact bytes, each kind of invalid input, and random bytes against
 //! the guarantees of each function.
 
-mod answers;
 mod completions;
 mod config;
-mod events;
 mod random;
 
 /// The bytes given by `hex`. White space between fields is ignored.
