@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/hw_random.h`](srctree/include/linux/hw_random.h)
 
-#[cfg(abstractions_test)]
+#[cfg(CONFIG_RUST_RDMA_KUNIT_TEST)]
 pub(crate) mod tests;
 
 use crate::bindings;

@@ -674,7 +674,7 @@ impl<T: Driver> Allocated<T> {
     }
 
     /// The C structure.
-    #[cfg(abstractions_test)]
+    #[cfg(CONFIG_RUST_RDMA_KUNIT_TEST)]
     pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
         self.raw.as_ptr()
     }

@@ -81,7 +81,7 @@ pub mod queue_memory;
 pub mod restrack;
 pub mod srq;
 pub mod stats;
-#[cfg(abstractions_test)]
+#[cfg(CONFIG_RUST_RDMA_KUNIT_TEST)]
 pub(crate) mod tests;
 pub mod ucontext;
 pub mod udata;

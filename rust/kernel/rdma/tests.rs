@@ -2,6 +2,7 @@
 
 //! Tests that need no RDMA device, or only a device that does nothing.
 
+mod host;
 pub(crate) mod memory;
 pub(crate) mod null;
 pub(crate) mod qp_attr;

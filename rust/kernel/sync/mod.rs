@@ -5,7 +5,7 @@
 pub mod call_slot;
 pub mod deferred;
 pub mod periodic;
-#[cfg(abstractions_test)]
+#[cfg(CONFIG_RUST_RDMA_KUNIT_TEST)]
 pub(crate) mod tests;
 pub mod timed_completion;
 pub mod workqueue;

@@ -41,7 +41,7 @@ text ~ /^```/ {
 			if (!has_result)
 				print "        Ok(())"
 			print "    }\n}"
-			cases = cases sprintf("    crate::suite::Case { name: \"%s\", run: %s::example },\n", name, name)
+			cases = cases sprintf("    crate::kunit_suite::Case { name: \"%s\", run: %s::example },\n", name, name)
 		}
 		inside = 0
 	}
@@ -58,5 +58,5 @@ inside == 1 {
 }
 
 END {
-	printf "\npub(crate) const CASES: &[crate::suite::Case] = &[\n%s];\n", cases
+	printf "\npub(crate) const CASES: &[crate::kunit_suite::Case] = &[\n%s];\n", cases
 }

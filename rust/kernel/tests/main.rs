@@ -5,7 +5,7 @@
 //! The module runs them when it is loaded, and can't be loaded if one fails.
 
 #[macro_use]
-mod suite;
+mod kunit_suite;
 
 #[path = "../../kbuild/bindings/mod.rs"]
 mod bindings;
@@ -31,8 +31,6 @@ mod trace_event;
 #[path = "../virtio/mod.rs"]
 mod virtio;
 
-mod host;
-
 /// The examples, extracted from the sources.
 mod examples {
     include!(env!("VIRTIO_RDMA_EXAMPLES"));
@@ -44,7 +42,7 @@ struct Module;
 
 impl kernel::Module for Module {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let failed = suite::run(&[
+        let failed = kunit_suite::run(&[
             ("virtio", virtio::tests::CASES),
             ("rdma::memory", rdma::tests::memory::CASES),
             ("rdma::null", rdma::tests::null::CASES),

@@ -25,7 +25,7 @@ pub mod driver;
 pub mod id;
 pub mod recovery;
 pub mod shm;
-#[cfg(abstractions_test)]
+#[cfg(CONFIG_RUST_RDMA_KUNIT_TEST)]
 pub(crate) mod tests;
 pub mod virtqueue;
 pub mod virtqueues;

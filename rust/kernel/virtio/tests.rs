@@ -20,6 +20,7 @@ use kernel::{
     sync::Arc, //
 };
 
+#[cfg(OUT_OF_TREE)]
 crate::virtio_device_table!(
     TABLE,
     [
@@ -27,6 +28,14 @@ crate::virtio_device_table!(
         DeviceId::new_with_vendor(VirtioID::Rdma, 0x1af4)
     ]
 );
+
+/// The macro's alias would be a symbol of the kernel crate, whose name is not one of C.
+#[cfg(not(OUT_OF_TREE))]
+static TABLE: kernel::device_id::IdArray<DeviceId, (), 2> =
+    kernel::device_id::IdArray::new_without_index([
+        DeviceId::new(VirtioID::Rng),
+        DeviceId::new_with_vendor(VirtioID::Rdma, 0x1af4),
+    ]);
 
 fn queue<C: Send>() -> Result<Arc<Virtqueue<C>>> {
     Arc::pin_init(Virtqueue::new(), GFP_KERNEL)

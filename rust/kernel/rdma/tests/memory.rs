@@ -2,27 +2,27 @@
 
 //! Lists of pages, memory of queues, and memory of processes.
 
-use super::null::register_on;
-use crate::{
+use super::{
     host::{
         Host,
         ProcessMemory, //
     },
-    rdma::{
-        mr::AccessFlags,
-        page_list::{
-            MappedPages,
-            PageDirectory,
-            PageList, //
-        },
-        queue_memory::{
-            Barriers,
-            QueueMemory, //
-        },
-        umem::Umem,
-        user_memory::UserMemory,
-        while_bound::WhileBound, //
+    null::register_on, //
+};
+use crate::rdma::{
+    mr::AccessFlags,
+    page_list::{
+        MappedPages,
+        PageDirectory,
+        PageList, //
     },
+    queue_memory::{
+        Barriers,
+        QueueMemory, //
+    },
+    umem::Umem,
+    user_memory::UserMemory,
+    while_bound::WhileBound, //
 };
 use kernel::{
     page::{

@@ -2,9 +2,9 @@
 
 //! A device that does nothing, whose driver implements only what is required, and its registration.
 
+use super::host::Host;
 use crate::{
     bindings,
-    host::Host,
     net,
     rdma::{
         device::{
@@ -13,7 +13,7 @@ use crate::{
             Config, //
         },
         Registration, //
-    },
+    }, //
 };
 use kernel::{
     device,
@@ -22,12 +22,14 @@ use kernel::{
 };
 
 /// Declares a driver that does nothing, to which examples add more traits.
+#[cfg(OUT_OF_TREE)]
 macro_rules! null_driver {
     ($name:ident) => {
         struct $name;
         $crate::rdma::tests::null::implement_null!($name);
     };
 }
+#[cfg(OUT_OF_TREE)]
 pub(crate) use null_driver;
 
 /// Implements the traits that every driver must implement.

@@ -16,7 +16,6 @@ use core::{
     },
     slice, //
 };
-use kernel::prelude::*;
 
 /// Bits of `enum ib_qp_attr_mask` that have an accessor: all but alternate paths, sizes and
 /// reserved bits.

@@ -2,9 +2,9 @@
 
 //! Pages of registers that a process may map.
 
+use super::host::Host;
 use crate::{
     bindings,
-    host::Host,
     rdma::mmap::{
         phys_addr,
         Registers, //

@@ -2,9 +2,9 @@
 
 //! Lengths of requests and responses of processes.
 
+use super::host::ProcessMemory;
 use crate::{
     bindings,
-    host::ProcessMemory,
     rdma::{
         udata::{
             expect_none,

@@ -2,13 +2,15 @@
 
 //! Verbs of a device whose driver only counts, called as the core calls them.
 
-use super::null::{
-    config,
-    implement_null, //
+use super::{
+    host::Host,
+    null::{
+        config,
+        implement_null, //
+    }, //
 };
 use crate::{
     bindings,
-    host::Host,
     rdma::{
         counter::{
             self,
@@ -17,7 +19,6 @@ use crate::{
         cq::{
             self,
             CompletionQueues,
-            Cq,
             CqAttr,
             CqConsumer,
             NewCq, //

@@ -169,7 +169,8 @@ fn is_left_out(tokens: &[&Token<'_>]) -> bool {
     };
     condition(&["test", ")"])
         || condition(&["all", "(", "test", ","])
-        || condition(&["abstractions_test", ")"])
+        || condition(&["any", "(", "test", ","])
+        || condition(&["CONFIG_RUST_RDMA_KUNIT_TEST", ")"])
         || condition(&["not", "(", "OUT_OF_TREE", ")"])
 }
 

@@ -81,6 +81,10 @@ pub(crate) struct ProcessMemory {
 impl ProcessMemory {
     /// Maps whole pages, which can be read and written.
     pub(crate) fn new(length: usize) -> Result<Self> {
+        // A KUnit test runs in a kernel thread, which has no memory of a process at first.
+        #[cfg(not(OUT_OF_TREE))]
+        // SAFETY: The current thread is that of a test.
+        kernel::error::to_result(unsafe { bindings::kunit_attach_mm() })?;
         // SAFETY: There is no file, and the process chooses no address.
         let address = unsafe {
             bindings::vm_mmap(

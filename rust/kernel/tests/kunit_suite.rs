@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests that need no device. They are KUnit suites if the kernel has KUnit; otherwise this module
-//! runs them.
+//! Tests that need no device. In the kernel's tree they are KUnit suites. Out of the tree, a module
+//! runs them, since most kernels have no KUnit.
 
+#[cfg(OUT_OF_TREE)]
 use kernel::prelude::*;
 
 /// A test. It fails if `run` returns an error.
+#[cfg(OUT_OF_TREE)]
 pub(crate) struct Case {
     /// Its name.
     pub(crate) name: &'static str,
@@ -13,7 +15,7 @@ pub(crate) struct Case {
     pub(crate) run: fn() -> Result,
 }
 
-/// Declares the tests of a module: `CASES`, and a KUnit suite of that name.
+/// Declares the tests of a module: out of the tree `CASES`, in the tree a KUnit suite.
 macro_rules! suite {
     ($name:ident { $($(#[$meta:meta])* fn $test:ident() $body:block)* }) => {
         $(
@@ -24,11 +26,12 @@ macro_rules! suite {
             }
         )*
 
-        pub(crate) const CASES: &[$crate::suite::Case] = &[
-            $($crate::suite::Case { name: stringify!($test), run: $test },)*
+        #[cfg(OUT_OF_TREE)]
+        pub(crate) const CASES: &[$crate::kunit_suite::Case] = &[
+            $($crate::kunit_suite::Case { name: stringify!($test), run: $test },)*
         ];
 
-        #[cfg(CONFIG_KUNIT = "y")]
+        #[cfg(not(OUT_OF_TREE))]
         #[kernel::macros::kunit_tests($name)]
         mod kunit {
             $(
@@ -41,17 +44,24 @@ macro_rules! suite {
     };
 }
 
+/// Logs where a test has failed. The macros of the log have `unsafe` blocks, which would be unused
+/// within an `unsafe` block of a test, so this is a function.
+pub(crate) fn log_failure(file: &str, line: u32, condition: &str) {
+    kernel::pr_err!("{}:{}: {}\n", file, line, condition);
+}
+
 /// Ends a test unless a condition holds.
 macro_rules! check {
     ($condition:expr) => {
         if !$condition {
-            kernel::pr_err!("{}:{}: {}\n", file!(), line!(), stringify!($condition));
+            $crate::kunit_suite::log_failure(file!(), line!(), stringify!($condition));
             return Err(kernel::error::code::EINVAL);
         }
     };
 }
 
 /// Runs tests and reports them as KTAP. Returns how many failed.
+#[cfg(OUT_OF_TREE)]
 pub(crate) fn run(suites: &[(&str, &[Case])]) -> usize {
     let count: usize = suites.iter().map(|(_, cases)| cases.len()).sum();
     pr_info!("1..{}\n", count);
