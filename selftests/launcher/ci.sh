@@ -37,7 +37,7 @@ in_project() {
 is_fine() {
 	(($(grep -c PORT_ACTIVE "$work/out") == 2))
 	grep -q '<testsuite' virtio-rdma.xml
-	[[ -s virtio-rdma-logs/vm2.console ]]
+	[[ -s virtio-rdma-logs/vm2.dmesg ]]
 	nothing_left
 }
 
