@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The kernel's own clients lose their device under traffic: it is unbound, fails or is unplugged.
-# The driver releases the device, traffic ends or continues later, and a new connection works.
+# The kernel's own clients lose their device under traffic: it is unbound, fails, is unplugged, or
+# its daemon crashes. The driver releases the device, traffic ends or continues later, and a new
+# connection works.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -31,15 +32,20 @@ stop_writer() { touch "$work/stop"; }
 # The ways to lose a device. Each returns when the driver has let go of it.
 unbind() { timeout 120 bash -c "echo '$(virtio_device 1)' >$driver/unbind"; }
 
-# The device breaks a queue and continues to work.
+# The device breaks a queue and continues to work, until the driver recovers it.
 fail_device() {
+	mark_log
 	insmod "$kverbs" device="$(device 1)" device_nonsense=1
 	rmmod kverbs
-	is_down() { link_is 1 DOWN; }
-	until_ok 60 is_down
-	# The client tries to connect again meanwhile.
-	sleep 2
+	until_ok 120 recovers
 	unbind
+}
+
+# Kills the engine of the daemon, which serves both VMs.
+crash() {
+	mark_log
+	on 0 daemon crash 1
+	until_ok 120 recovers
 }
 
 unplug() {
@@ -81,6 +87,18 @@ loses() {
 	stop_writer
 }
 
+# Connects, and has the daemon crash under traffic, which then continues by itself.
+outlives_a_crash() {
+	local client=$1 before
+	"connect_$client"
+	start_writer "$("file_of_$client")"
+	crash
+	before=$(wc -l <"$work/rounds")
+	grows() { (($(wc -l <"$work/rounds") >= before + 3)); }
+	until_ok 300 grows
+	stop_writer
+}
+
 file_of_nfs() {
 	: >/mnt/file
 	echo /mnt/file
@@ -95,6 +113,8 @@ test_unplug_under_nvme() { loses unplug nvme; }
 test_fail_under_nvme() { loses fail_device nvme; }
 test_unbind_under_iser() { loses unbind iser; }
 test_fail_under_iser() { loses fail_device iser; }
+
+test_crash_under_nfs() { outlives_a_crash nfs; }
 
 # ulp-losses.sh runs the others.
 run_tests test_fail_under_nvme
