@@ -98,8 +98,13 @@ impl ClientStream {
         (self.start, self.taken) = (0, self.end);
         let (len, waiting) = (self.end, self.waiting.len());
         let read = self.read(RecvFlags::PEEK)?;
-        if read == StreamRead::Data && !self.has_message() {
-            // The rest of the message may never come: without this, the thread would not sleep.
+        let whole = self.end_of_messages();
+        let has_descriptors = self.waiting.len() > waiting;
+        // The rest of a message may never come: the thread could not sleep while a part of it is in
+        // the socket. And once a part of a chunk is taken, the kernel has no descriptors of the
+        // chunk any more, so those of an incomplete message must be kept here.
+        let is_cut = whole == self.start || has_descriptors && whole < self.end;
+        if read == StreamRead::Data && is_cut {
             self.end = len;
             self.waiting.truncate(waiting);
             let read = self.read(RecvFlags::empty())?;
@@ -109,14 +114,18 @@ impl ClientStream {
         Ok(read)
     }
 
-    /// Whether the buffer has a whole message, or one of invalid length.
-    fn has_message(&self) -> bool {
-        let available = &self.buffer[self.start..self.end];
-        let header = Header::decode(&mut Payload(available));
-        header.is_ok_and(|header| {
-            let len = header.size as usize;
-            len <= available.len() || len > MAX_MESSAGE
-        })
+    /// The end of the last whole message in the buffer, or of the whole input if a message has an
+    /// invalid length: [`next`](Self::next) fails for that message.
+    fn end_of_messages(&self) -> usize {
+        let mut end = self.start;
+        loop {
+            let available = &self.buffer[end..self.end];
+            match Header::decode(&mut Payload(available)).map(|header| header.size as usize) {
+                Ok(len) if !(Header::LEN..=MAX_MESSAGE).contains(&len) => return self.end,
+                Ok(len) if len <= available.len() => end += len,
+                Ok(_) | Err(_) => return end,
+            }
+        }
     }
 
     /// Takes the messages that [`next`](Self::next) has returned out of the socket.
@@ -347,6 +356,28 @@ mod tests {
         while stream.next().unwrap().is_some() {}
         stream.take().unwrap();
         assert_eq!(another().receive().unwrap(), StreamRead::Nothing);
+    }
+
+    /// The kernel gives up the descriptors of a chunk when a part of it is taken.
+    #[test]
+    fn descriptors_of_a_cut_message_outlive_the_message_before() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let mut stream = ClientStream::new(server).unwrap();
+        let second = message(2, 64);
+        let chunk = [&message(1, 32), &second[..20]].concat();
+        send_with_fd(&client, &chunk, &marked(7));
+        let mut got = Vec::new();
+        for rest in [&[][..], &second[20..]] {
+            (&client).write_all(rest).unwrap();
+            while stream.receive().unwrap() == StreamRead::Data {
+                while let Some(message) = stream.next().unwrap() {
+                    let marks: Vec<_> = message.fds.iter().map(mark).collect();
+                    got.push((message.header.id, marks));
+                    stream.take().unwrap();
+                }
+            }
+        }
+        assert_eq!(got, [(1, vec![]), (2, vec![7])]);
     }
 
     /// A client that does not send the rest of a message does not keep the thread awake.
