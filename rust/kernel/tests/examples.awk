@@ -41,7 +41,8 @@ text ~ /^```/ {
 			if (!has_result)
 				print "        Ok(())"
 			print "    }\n}"
-			cases = cases sprintf("    crate::kunit_suite::Case { name: \"%s\", run: %s::example },\n", name, name)
+			cases = cases "    crate::kunit_suite::Case { " \
+				sprintf("name: \"%s\", run: %s::example },\n", name, name)
 		}
 		inside = 0
 	}
