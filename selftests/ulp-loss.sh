@@ -41,13 +41,6 @@ fail_device() {
 	unbind
 }
 
-# Kills the engine of the daemon, which serves both VMs.
-crash() {
-	mark_log
-	on 0 daemon crash 1
-	until_ok 120 recovers
-}
-
 unplug() {
 	local function
 	function=$(function_of "$(virtio_device 1)")
