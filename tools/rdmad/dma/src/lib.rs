@@ -37,6 +37,7 @@ pub mod testing;
 
 pub use error::{DmaError, LostMemory, MapError};
 pub use fills::count_filled_pages;
+pub use mapping::Region;
 pub use slice::{DmaSlice, DmaSliceMut};
 pub use space::{DmaRegion, DmaSpace, DmaView, MAX_REGIONS};
 

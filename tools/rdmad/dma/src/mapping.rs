@@ -43,14 +43,16 @@ pub(crate) struct Mapping {
 }
 
 /// A region that a monitor requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Region {
-    pub(crate) iova: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// DMA address.
+    pub iova: u64,
     /// Offset in the file, in bytes.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Length in bytes.
-    pub(crate) len: u64,
-    pub(crate) writable: bool,
+    pub len: u64,
+    /// Whether the device may write to the region.
+    pub writable: bool,
 }
 
 impl Mapping {

@@ -7,7 +7,7 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use dma::MapError;
+use dma::{MapError, Region};
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio;
 
@@ -20,7 +20,6 @@ use crate::message::{
     MAX_FDS, MAX_TRANSFER, UNMAP_ALL, UNMAP_GET_DIRTY_PAGE_INFO,
 };
 use crate::pci;
-use crate::record::FileRegion;
 use crate::server::Signals;
 
 /// Version of the protocol.
@@ -229,21 +228,20 @@ impl Client {
             ..
         } = DmaMap::decode(&mut payload)?;
         let writable = flags & MAP_WRITE != 0;
+        let region = Region {
+            iova,
+            offset,
+            len,
+            writable,
+        };
         let result = match fds.into_iter().next() {
-            Some(file) => self.function.map(FileRegion {
-                iova,
-                offset,
-                len,
-                writable,
-                file,
-            }),
+            Some(file) => self.function.map(region, file),
             None => Err(MapError::NoFile),
         };
         let record = &self.function.state.record;
         match result {
             Ok(()) => {}
-            Err(MapError::Overlap { .. })
-                if self.may_repeat && record.has_region(iova, offset, len, writable) => {}
+            Err(MapError::Overlap { .. }) if self.may_repeat && record.has_region(region) => {}
             // Writable memory at address 0 is RAM, without which the device can do nothing.
             Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));

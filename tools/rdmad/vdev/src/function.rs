@@ -6,12 +6,12 @@
 //! reverse. No lock is held during a call of the device.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use budget::CallClock;
-use dma::{DmaSpace, MapError};
+use dma::{DmaSpace, MapError, Region};
 use parking_lot::Mutex;
 use sandbox::contain;
 
@@ -21,7 +21,7 @@ use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::interrupt::Eventfd;
 use crate::pci::{self, PciConfig};
 use crate::queue::Virtqueue;
-use crate::record::{FileRegion, FormerFunction, Record};
+use crate::record::{FormerFunction, Record};
 use crate::resets::Resets;
 use crate::service::{Inbox, ServiceWork, Task};
 use crate::VirtioDevice;
@@ -284,21 +284,23 @@ impl PciFunction {
     }
 
     /// Maps a region of the client's memory.
-    pub(crate) fn map(&self, region: FileRegion) -> Result<(), MapError> {
-        let FileRegion {
+    pub(crate) fn map(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
+        // The map keeps the descriptor open.
+        let number = file.as_raw_fd();
+        self.map_file(region, file)?;
+        self.state.record.add_region(region, number);
+        Ok(())
+    }
+
+    /// Maps a region; the record has it already, or gets it afterwards.
+    fn map_file(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
+        let Region {
             iova,
             offset,
             len,
             writable,
-            file,
         } = region;
-        // The map keeps the descriptor open.
-        let number = file.as_raw_fd();
-        self.space.map(iova, file, offset, len, writable)?;
-        self.state
-            .record
-            .add_region(iova, offset, len, writable, number);
-        Ok(())
+        self.space.map(iova, file, offset, len, writable)
     }
 
     /// Unmaps the regions in the `len` bytes at `iova`. Returns their number.
@@ -319,16 +321,8 @@ impl PciFunction {
     ///
     /// The client's memory can't be mapped.
     pub(crate) fn restore(&self, former: FormerFunction) -> io::Result<()> {
-        for region in former.regions {
-            let FileRegion {
-                iova,
-                offset,
-                len,
-                writable,
-                file,
-            } = region;
-            let mapped = self.space.map(iova, file, offset, len, writable);
-            mapped.map_err(io::Error::other)?;
+        for (region, file) in former.regions {
+            self.map_file(region, file).map_err(io::Error::other)?;
         }
         for (vector, eventfd) in former.vectors {
             let eventfd = Eventfd::new(eventfd)?;

@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use dma::MAX_REGIONS;
+use dma::{Region, MAX_REGIONS};
 use parking_lot::Mutex;
 use supervisor::{Inherited, Start};
 use vm_memory::{MmapRegion, VolatileMemory};
@@ -65,16 +65,6 @@ const IS_USED: u64 = 1 << 24;
 /// First word of [`RESET`] if there is such a command.
 const IS_RESETTING: u64 = 1;
 
-/// A region of a client's memory.
-#[derive(Debug)]
-pub(crate) struct FileRegion {
-    pub(crate) iova: u64,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) writable: bool,
-    pub(crate) file: OwnedFd,
-}
-
 /// The connection of a client whose engine has died, and the function that the client uses.
 #[derive(Debug)]
 pub(crate) struct Former {
@@ -93,7 +83,8 @@ pub(crate) struct FormerFunction {
     pub(crate) is_used: bool,
     /// A command to reset the function that was not answered.
     pub(crate) reset: Option<Header>,
-    pub(crate) regions: Vec<FileRegion>,
+    /// Regions of the client's memory and their files.
+    pub(crate) regions: Vec<(Region, OwnedFd)>,
     /// Vectors and their eventfds.
     pub(crate) vectors: Vec<(u16, OwnedFd)>,
 }
@@ -106,10 +97,9 @@ pub struct Records {
 }
 
 /// State of a record in this engine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum State {
     /// No function of this engine uses the record.
-    #[default]
     Free,
     /// The last engine had a function with a client. No function of this engine has its name yet.
     Former(Box<Former>),
@@ -126,21 +116,17 @@ impl Records {
     /// engine, those that no record names are closed.
     pub fn new(memory: Arc<MmapRegion>, mut inherited: Inherited) -> Self {
         let count = memory.size() / Self::len(1);
-        let mut this = Self {
-            memory,
-            states: Mutex::default(),
-        };
-        let former = |index| {
+        let state = |index| {
             // The records of a first engine stay untouched, so that they take no memory.
             if inherited.is_empty() {
                 return State::Free;
             }
-            let former = this.at(index).former(&mut inherited);
+            let memory = &*memory;
+            let former = Words { memory, index }.former(&mut inherited);
             former.map_or(State::Free, |former| State::Former(Box::new(former)))
         };
-        let states = (0..count).map(former).collect();
-        this.states = Mutex::new(states);
-        this
+        let states = Mutex::new((0..count).map(state).collect());
+        Self { memory, states }
     }
 
     /// Records that no other engine sees.
@@ -254,6 +240,16 @@ impl Words<'_> {
         }
     }
 
+    /// The region at a [place](region_places), if there is one.
+    fn region(&self, at: usize) -> Option<Region> {
+        (self.get(at + REGION_FILE) != 0).then(|| Region {
+            iova: self.get(at + REGION_IOVA),
+            offset: self.get(at + REGION_OFFSET),
+            len: self.get(at + REGION_LEN),
+            writable: self.get(at + REGION_WRITABLE) != 0,
+        })
+    }
+
     fn forget_client(&self) {
         self.set(CONNECTION, 0);
         for word in FUNCTION..WORDS {
@@ -275,17 +271,9 @@ impl Words<'_> {
         for (at, bytes) in config.chunks_exact_mut(WORD).enumerate() {
             bytes.copy_from_slice(&self.get(CONFIG + at).to_ne_bytes());
         }
-        let regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
-        let regions = regions.filter(|region| self.get(region + REGION_FILE) != 0);
-        let regions = regions.map(|region| {
-            Some(FileRegion {
-                iova: self.get(region + REGION_IOVA),
-                offset: self.get(region + REGION_OFFSET),
-                len: self.get(region + REGION_LEN),
-                writable: self.get(region + REGION_WRITABLE) != 0,
-                file: self.take_file(region + REGION_FILE, inherited)?,
-            })
-        });
+        let regions = region_places().filter_map(|at| Some((self.region(at)?, at)));
+        let regions = regions
+            .map(|(region, at)| Some((region, self.take_file(at + REGION_FILE, inherited)?)));
         let regions = regions.collect::<Option<_>>()?;
         let vectors = 0..MAX_VECTORS;
         let vectors = vectors.filter(|vector| self.get(VECTORS + usize::from(*vector)) != 0);
@@ -377,16 +365,9 @@ impl Record {
     }
 
     /// Whether this region is mapped.
-    pub(crate) fn has_region(&self, iova: u64, offset: u64, len: u64, writable: bool) -> bool {
+    pub(crate) fn has_region(&self, region: Region) -> bool {
         let words = self.words();
-        let mut regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
-        regions.any(|region| {
-            words.get(region + REGION_FILE) != 0
-                && words.get(region + REGION_IOVA) == iova
-                && words.get(region + REGION_OFFSET) == offset
-                && words.get(region + REGION_LEN) == len
-                && words.get(region + REGION_WRITABLE) == u64::from(writable)
-        })
+        region_places().any(|at| words.region(at) == Some(region))
     }
 
     /// Records that a vector is connected to `eventfd`, or to none.
@@ -396,16 +377,14 @@ impl Record {
     }
 
     /// Records a region that was mapped. The map has room for it.
-    pub(crate) fn add_region(&self, iova: u64, offset: u64, len: u64, writable: bool, file: RawFd) {
+    pub(crate) fn add_region(&self, region: Region, file: RawFd) {
         let words = self.words();
-        let mut regions = (0..MAX_REGIONS).map(|region| REGIONS + region * REGION);
-        let free = regions.find(|region| words.get(region + REGION_FILE) == 0);
-        if let Some(region) = free {
-            words.set(region + REGION_IOVA, iova);
-            words.set(region + REGION_OFFSET, offset);
-            words.set(region + REGION_LEN, len);
-            words.set(region + REGION_WRITABLE, writable.into());
-            words.set(region + REGION_FILE, file as u64 + 1);
+        if let Some(at) = region_places().find(|at| words.region(*at).is_none()) {
+            words.set(at + REGION_IOVA, region.iova);
+            words.set(at + REGION_OFFSET, region.offset);
+            words.set(at + REGION_LEN, region.len);
+            words.set(at + REGION_WRITABLE, region.writable.into());
+            words.set(at + REGION_FILE, file as u64 + 1);
         }
     }
 
@@ -413,10 +392,10 @@ impl Record {
     pub(crate) fn remove_regions(&self, iova: u64, len: u64) {
         let words = self.words();
         let end = iova.saturating_add(len);
-        for region in (0..MAX_REGIONS).map(|region| REGIONS + region * REGION) {
-            let start = words.get(region + REGION_IOVA);
-            if (iova..end).contains(&start) {
-                words.set(region + REGION_FILE, 0);
+        for at in region_places() {
+            let region = words.region(at);
+            if region.is_some_and(|region| (iova..end).contains(&region.iova)) {
+                words.set(at + REGION_FILE, 0);
             }
         }
     }
@@ -435,6 +414,11 @@ impl Drop for Record {
         self.words().erase();
         self.records.states.lock()[self.index] = State::Free;
     }
+}
+
+/// The first word of each region.
+fn region_places() -> impl Iterator<Item = usize> {
+    (0..MAX_REGIONS).map(|number| REGIONS + number * REGION)
 }
 
 /// A name as words.
@@ -487,8 +471,13 @@ mod tests {
         let files: Vec<_> = (0..6).map(|_| file()).collect();
         record.connected(files[0].as_fd());
         for (number, file) in (1..).zip(&files[1..4]) {
-            let start = number << 20;
-            record.add_region(start, number, 4096, number == 2, file.as_raw_fd());
+            let region = Region {
+                iova: number << 20,
+                offset: number,
+                len: 4096,
+                writable: number == 2,
+            };
+            record.add_region(region, file.as_raw_fd());
         }
         record.remove_regions(1 << 20, 4096);
         record.set_vector(3, Some(files[4].as_fd()));
@@ -510,7 +499,7 @@ mod tests {
         let (record, former) = next.open("a").unwrap();
         let former = former.unwrap().function;
         let regions = former.regions.iter();
-        let regions = regions.map(|it| (it.iova, it.offset, it.len, it.writable));
+        let regions = regions.map(|(it, _)| (it.iova, it.offset, it.len, it.writable));
         let expected = [(2 << 20, 2, 4096, true), (3 << 20, 3, 4096, false)];
         assert_eq!(Vec::from_iter(regions), expected);
         let vectors: Vec<_> = former.vectors.iter().map(|(vector, _)| *vector).collect();
