@@ -26,12 +26,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{self, SigSet, SigmaskHow};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{kill_process, waitpid, Pid, WaitOptions, WaitStatus};
+use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions, WaitStatus};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -107,7 +107,7 @@ pub fn supervise(memory: usize, engine: impl FnOnce(Start) -> ExitCode) -> io::R
     let memory = shared_memory(memory)?;
     let readiness = Readiness(shared_memory(size_of::<u64>())?);
     let mut signals = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
+    for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT] {
         signals.add(signal);
     }
     let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -166,10 +166,10 @@ impl Supervisor {
             }
             self.await_signal(None)?;
             while let Some(signal) = self.next_signal()? {
-                if signal != Signal::SIGCHLD {
+                if signal != Signal::CHILD {
                     self.is_ending = true;
                     // Fails only if the engine has ended.
-                    let _ = kill_process(engine, ending(signal));
+                    let _ = kill_process(engine, signal);
                 }
             }
         }
@@ -194,7 +194,7 @@ impl Supervisor {
             }
             self.await_signal(Some(left))?;
             while let Some(signal) = self.next_signal()? {
-                if signal != Signal::SIGCHLD {
+                if signal != Signal::CHILD {
                     return Ok(true);
                 }
             }
@@ -213,15 +213,9 @@ impl Supervisor {
     }
 
     fn next_signal(&self) -> io::Result<Option<Signal>> {
-        let Some(info) = self.signals.read_signal()? else {
-            return Ok(None);
-        };
-        // The descriptor reports the signals of its set alone.
-        Ok(Some(match info.ssi_signo as i32 {
-            libc::SIGTERM => Signal::SIGTERM,
-            libc::SIGINT => Signal::SIGINT,
-            _ => Signal::SIGCHLD,
-        }))
+        let info = self.signals.read_signal()?;
+        // The descriptor reports the signals of its set alone, which have names.
+        Ok(info.and_then(|info| Signal::from_named_raw(info.ssi_signo as i32)))
     }
 }
 
@@ -232,14 +226,6 @@ fn pause(in_a_row: u32) -> Duration {
         _ => FIRST_PAUSE
             .saturating_mul(1 << (in_a_row - 2).min(30))
             .min(MAX_PAUSE),
-    }
-}
-
-/// The signal that ends the engine if `signal` ends the supervisor.
-fn ending(signal: Signal) -> rustix::process::Signal {
-    match signal {
-        Signal::SIGINT => rustix::process::Signal::INT,
-        _ => rustix::process::Signal::TERM,
     }
 }
 
@@ -258,7 +244,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.exit_status(), self.0.terminating_signal()) {
             (Some(status), _) => write!(f, "has ended with status {status}"),
-            (_, Some(signal)) => match Signal::try_from(signal) {
+            (_, Some(signal)) => match signal::Signal::try_from(signal) {
                 Ok(signal) => write!(f, "was ended by {signal}"),
                 Err(_) => write!(f, "was ended by signal {signal}"),
             },
