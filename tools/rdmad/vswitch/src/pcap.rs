@@ -84,20 +84,21 @@ impl PcapWriter {
             return Err(io::Error::other("it is not a regular file"));
         }
         let end = end_of_frames(&file)?;
-        if end == 0 {
-            file.set_len(0)?;
-            return Self::new(file);
-        }
         file.set_len(end)?;
         file.seek(SeekFrom::Start(end))?;
-        let (mut pcap, work) = Self::parts(file, CHUNKS, &[]);
-        pcap.thread = Some(sandbox::spawn(Kind::Capture, "pcap", work)?);
-        Ok(pcap)
+        match end {
+            0 => Self::new(file),
+            _ => Self::beginning_with(&[], file),
+        }
     }
 
     /// Starts a capture to `out`, beginning with the file header.
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let (mut pcap, work) = Self::parts(out, CHUNKS, &file_header());
+        Self::beginning_with(&file_header(), out)
+    }
+
+    fn beginning_with(start: &[u8], out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (mut pcap, work) = Self::parts(out, CHUNKS, start);
         pcap.thread = Some(sandbox::spawn(Kind::Capture, "pcap", work)?);
         Ok(pcap)
     }
