@@ -130,17 +130,15 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     let filter = subscriber.reload_handle();
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
-    let status = match run(
-        &args,
-        &start.readiness,
-        &records,
+    let prepared = Prepared {
+        readiness: start.readiness,
+        records,
         state,
         restored,
         dedicated,
-        &signals,
-        level,
         counted,
-    ) {
+    };
+    let status = match run(&args, prepared, &signals, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -152,18 +150,27 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     status
 }
 
-#[allow(clippy::too_many_arguments)]
-fn run(
-    args: &Args,
-    readiness: &Readiness,
-    records: &Arc<Records>,
+/// All that an engine needs before it starts threads.
+struct Prepared {
+    readiness: Readiness,
+    records: Arc<Records>,
     state: State,
     restored: Restored,
+    /// The CPUs of workers of their own.
     dedicated: Vec<usize>,
-    signals: &SigSet,
-    level: Level,
+    /// Whether the kernel counts the pages that the engine fills.
     counted: io::Result<()>,
-) -> Result<()> {
+}
+
+fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Result<()> {
+    let Prepared {
+        readiness,
+        records,
+        state,
+        restored,
+        dedicated,
+        counted,
+    } = prepared;
     if let Some(restored) = restored.level {
         level.set(restored)?;
     }
@@ -177,7 +184,7 @@ fn run(
         );
     }
     limits::raise(args.most_ports());
-    let daemon = Daemon::start(args, state, restored.added, dedicated, level, records)?;
+    let daemon = Daemon::start(args, state, restored.added, dedicated, level, &records)?;
     records.forget_others();
     // The first engine has told that QEMU may be started.
     let ready_fd = args.ready_fd.filter(|_| !args.is_restart);
