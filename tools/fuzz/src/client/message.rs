@@ -9,7 +9,7 @@ pub const MAX_MESSAGE: usize = 0x1_0100;
 /// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 16;
 /// Longest register access in bytes.
-pub const MAX_TRANSFER: u32 = 0x1_0000;
+pub const MAX_TRANSFER: u32 = 0x1000;
 
 /// Numbers of commands.
 pub mod command {

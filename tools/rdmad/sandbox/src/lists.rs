@@ -248,6 +248,9 @@ fn socket() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
         credentials(),
+        // Replies, which go through a pipe.
+        any(SYS_pipe2),
+        any(SYS_splice),
         // Checks whether a client's descriptor is an eventfd.
         #[cfg(target_arch = "x86_64")]
         any(SYS_readlink),

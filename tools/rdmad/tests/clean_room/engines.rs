@@ -3,14 +3,18 @@
 //! The daemon's engine is killed under its drivers, and another one takes its place.
 
 use std::fs::File;
+use std::marker;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::ftruncate;
 use rustix::fs::memfd_create;
 use rustix::fs::MemfdFlags;
+use testkit::wait_until;
 
 use crate::daemon;
 use crate::driver::Driver;
@@ -41,6 +45,13 @@ fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
     b.region.expect(&[(3000, &message)]);
 }
 
+/// A page for the device.
+fn memory() -> File {
+    let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
+    ftruncate(&memory, PAGE).unwrap();
+    memory
+}
+
 /// The next engine serves the drivers at their connections, asks for a reset, and then works.
 #[test]
 fn another_engine_serves_the_drivers() {
@@ -61,14 +72,53 @@ fn another_engine_serves_the_drivers() {
     }
 }
 
+/// Engines die while their drivers ask without a pause. Each request is answered once.
+#[test]
+fn no_answer_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let memory = memory();
+    // Counts the answers that a driver gets.
+    let answers = |name: &str, mut ask: Box<dyn FnMut(&mut Driver) + marker::Send>| {
+        let count = Arc::new(AtomicU64::new(0));
+        let (path, answered) = (dir.path().join(name), count.clone());
+        // Not joined, since an answer that is lost is waited for without end.
+        thread::spawn(move || {
+            let mut driver = Driver::new(&path, RING_ADDR);
+            loop {
+                ask(&mut driver);
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        count
+    };
+    let mut identity = None;
+    let ask = move |driver: &mut Driver| {
+        let answer = driver.config(&[(4, 8)]);
+        assert_eq!(identity.get_or_insert_with(|| answer.clone()), &answer);
+    };
+    let map = move |driver: &mut Driver| {
+        driver.map_more(1 << 40, PAGE, &memory);
+        driver.unmap(1 << 40, PAGE);
+    };
+    let counts = [answers("a", Box::new(ask)), answers("b", Box::new(map))];
+    for engine in 0..7 {
+        let until = counts.each_ref().map(|it| it.load(Ordering::Relaxed) + 20);
+        wait_until(&format!("engine {engine} answers"), || {
+            let now = counts.each_ref().map(|it| it.load(Ordering::Relaxed));
+            now.iter().zip(until).all(|(now, until)| *now >= until)
+        });
+        daemon.kill_engine();
+    }
+}
+
 /// Requests that the dead engine has not read are answered by the next one, each once and in order.
 #[test]
 fn the_next_engine_answers_what_the_last_one_has_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = daemon(dir.path(), "direct");
     let mut driver = Driver::new(&dir.path().join("a"), RING_ADDR);
-    let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
-    ftruncate(&memory, PAGE).unwrap();
+    let memory = memory();
     let identity = driver.config(&[(4, 8)]);
     // Requests while the engine is stopped, until it is killed.
     let held = |work: &mut dyn FnMut()| {

@@ -158,14 +158,25 @@ impl Client {
         Ok(())
     }
 
-    /// Answers the pending DEVICE_RESET, if there is one.
-    pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) {
-        let command = self.reset.take();
-        self.function.state.record.set_reset(None);
-        if let Some(header) = command.filter(Header::wants_reply) {
+    /// Appends the reply to the pending DEVICE_RESET to `out`. Returns whether the client waits for
+    /// one.
+    pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) -> bool {
+        let command = self.reset.take().filter(Header::wants_reply);
+        if let Some(header) = command {
             let start = header.begin_reply(out);
             finish(out, start);
         }
+        command.is_some()
+    }
+
+    /// Forgets the record of a DEVICE_RESET whose reply can't be lost any more.
+    pub(crate) fn forget_reset(&self) {
+        self.function.state.record.set_reset(None);
+    }
+
+    /// Whether this message is the last one that was begun.
+    pub(crate) fn is_last(&self, header: &Header) -> bool {
+        self.function.state.record.is_last(header)
     }
 
     fn log(&self, header: Header, error: &dyn std::fmt::Display) {

@@ -7,9 +7,9 @@
 //! message that begins in the chunk.
 //!
 //! Messages stay in the socket until they were executed, and only then are
-//! [taken](ClientStream::take) out: if the engine dies, the next one executes them. Messages that
-//! want no reply can be executed twice. Others are taken before their reply is sent, since the
-//! client would not understand a second reply.
+//! [taken](ClientStream::take) out: if the engine dies, the next one executes them. Each message can
+//! be executed twice, but the client would not understand a second
+//! [reply](crate::reply_pipe).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -17,7 +17,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
@@ -128,6 +127,31 @@ impl ClientStream {
         }
     }
 
+    /// The end of the first whole message for which `is_it` is true.
+    fn end_of(&self, is_it: impl Fn(&Header) -> bool) -> Option<usize> {
+        let messages = self.end_of_messages();
+        let mut start = self.start;
+        while start < messages {
+            let header = Header::decode(&mut Payload(&self.buffer[start..messages])).ok()?;
+            start += header.size as usize;
+            if is_it(&header) {
+                return Some(start);
+            }
+        }
+        None
+    }
+
+    /// Takes a message that the last engine has executed out of the socket, and those before it,
+    /// unless that engine has taken it. `is_it` tells this message by its header.
+    pub(crate) fn take_executed(&mut self, is_it: impl Fn(&Header) -> bool) -> io::Result<()> {
+        self.receive()?;
+        if let Some(end) = self.end_of(is_it) {
+            self.start = end;
+            self.waiting.retain(|it| it.before > end);
+        }
+        self.take()
+    }
+
     /// Takes the messages that [`next`](Self::next) has returned out of the socket.
     pub(crate) fn take(&mut self) -> io::Result<()> {
         while self.taken < self.start {
@@ -220,31 +244,6 @@ impl ClientStream {
             fds,
         }))
     }
-
-    /// Sends all of `data`. Waits for room in the socket, but only until `interrupt` is readable.
-    pub(crate) fn send(&self, mut data: &[u8], interrupt: BorrowedFd<'_>) -> io::Result<()> {
-        while !data.is_empty() {
-            match rustix::net::send(&self.stream, data, rustix::net::SendFlags::NOSIGNAL) {
-                Ok(len) => data = &data[len..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    let mut fds = [
-                        PollFd::new(&self.stream, PollFlags::OUT),
-                        PollFd::from_borrowed_fd(interrupt, PollFlags::IN),
-                    ];
-                    match rustix::event::poll(&mut fds, None) {
-                        Err(error) if error != Errno::INTR => return Err(error.into()),
-                        _ => {}
-                    }
-                    if !fds[1].revents().is_empty() {
-                        return Err(io::ErrorKind::Interrupted.into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl AsFd for ClientStream {
@@ -289,18 +288,6 @@ mod tests {
         let flags = SendFlags::empty();
         let sent = rustix::net::sendmsg(stream, &[IoSlice::new(message)], &mut control, flags);
         assert_eq!(sent, Ok(message.len()));
-    }
-
-    #[test]
-    fn a_client_that_reads_no_replies_holds_nobody_up() {
-        let (client, server) = UnixStream::pair().unwrap();
-        let stream = ClientStream::new(server).unwrap();
-        let interrupt = marked(1);
-        // More than the socket holds, and the client does not read.
-        let sent = stream.send(&vec![0; 64 << 20], interrupt.as_fd());
-        let error = sent.expect_err("there is no room");
-        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
-        drop(client);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod message;
 mod pci;
 mod queue;
 mod record;
+mod reply_pipe;
 mod resets;
 mod server;
 mod service;

@@ -5,8 +5,10 @@
 
 /// Longest accepted message in bytes, header included.
 pub(crate) const MAX_MESSAGE: usize = 0x1_0000 + 0x100;
-/// Longest register access in bytes, as announced to the client.
-pub(crate) const MAX_TRANSFER: u32 = 0x1_0000;
+/// Longest register access in bytes, as announced to the client: the configuration space.
+pub(crate) const MAX_TRANSFER: u32 = 0x1000;
+/// Longest reply in bytes, that to such a read.
+pub(crate) const MAX_REPLY: usize = Header::LEN + RegionAccess::LEN + MAX_TRANSFER as usize;
 /// Maximum number of file descriptors in one message, as announced to the client.
 pub const MAX_FDS: usize = 16;
 

@@ -17,7 +17,7 @@
 
 use std::io;
 use std::mem::replace;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 
 use crate::message::{Header, Payload, Structure};
 use crate::pci::{CONFIG_LEN, MAX_VECTORS};
+use crate::reply_pipe::ReplyPipe;
 
 /// Maximum length of a function's name in bytes. The next engine finds a record by this name.
 pub const MAX_NAME: usize = 64;
@@ -37,8 +38,10 @@ const WORD: usize = size_of::<u64>();
 // Words of a record. A descriptor is stored as its number plus 1, and 0 is none.
 const NAME: usize = 0;
 const CONNECTION: usize = NAME + MAX_NAME / WORD;
+/// The ends of the pipe of replies.
+const PIPE: usize = CONNECTION + 1;
 /// The vector of configuration changes, the status and [`IS_USED`].
-const FUNCTION: usize = CONNECTION + 1;
+const FUNCTION: usize = PIPE + 2;
 /// The header of a command to reset the function that was not answered yet, in two words, after
 /// [`IS_RESETTING`].
 const RESET: usize = FUNCTION + 1;
@@ -69,6 +72,7 @@ const IS_RESETTING: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Former {
     pub(crate) connection: UnixStream,
+    pub(crate) replies: ReplyPipe,
     pub(crate) function: FormerFunction,
 }
 
@@ -251,8 +255,7 @@ impl Words<'_> {
     }
 
     fn forget_client(&self) {
-        self.set(CONNECTION, 0);
-        for word in FUNCTION..WORDS {
+        for word in CONNECTION..WORDS {
             self.set(word, 0);
         }
     }
@@ -267,6 +270,7 @@ impl Words<'_> {
     /// The client of the last engine. `None` without a client, or if the record is invalid.
     fn former(&self, inherited: &mut Inherited) -> Option<Former> {
         let connection = self.take_file(CONNECTION, inherited)?;
+        let [output, input] = [PIPE, PIPE + 1].map(|word| self.take_file(word, inherited));
         let mut config = [0; CONFIG_LEN];
         for (at, bytes) in config.chunks_exact_mut(WORD).enumerate() {
             bytes.copy_from_slice(&self.get(CONFIG + at).to_ne_bytes());
@@ -288,6 +292,7 @@ impl Words<'_> {
         let reset = reset.filter(|_| self.get(RESET) == IS_RESETTING);
         Some(Former {
             connection: connection.into(),
+            replies: [output?, input?].into(),
             function: FormerFunction {
                 config,
                 config_vector: (function & 0xffff) as u16,
@@ -307,8 +312,11 @@ impl Record {
     }
 
     /// A client has connected.
-    pub(crate) fn connected(&self, connection: BorrowedFd<'_>) {
-        self.words().set_file(CONNECTION, Some(connection));
+    pub(crate) fn connected(&self, connection: BorrowedFd<'_>, replies: &ReplyPipe) {
+        let words = self.words();
+        words.set_file(PIPE, Some(replies.output.as_fd()));
+        words.set_file(PIPE + 1, Some(replies.input.as_fd()));
+        words.set_file(CONNECTION, Some(connection));
     }
 
     /// The client is gone, and its descriptors are being closed.
@@ -353,15 +361,18 @@ impl Record {
     /// Returns the number of engines in a row that have died at it.
     pub(crate) fn begin_message(&self, header: &Header, is_first: bool) -> u64 {
         let words = self.words();
-        let command = u64::from(header.command) << 16;
-        let message = (u64::from(header.size) << 32) | command | u64::from(header.id);
-        let deaths = match is_first && words.get(MESSAGE) == message {
+        let deaths = match is_first && self.is_last(header) {
             true => words.get(DEATHS).saturating_add(1),
             false => 0,
         };
         words.set(DEATHS, deaths);
-        words.set(MESSAGE, message);
+        words.set(MESSAGE, message(header));
         deaths
+    }
+
+    /// Whether this message is the last one that was [begun](Self::begin_message).
+    pub(crate) fn is_last(&self, header: &Header) -> bool {
+        self.words().get(MESSAGE) == message(header)
     }
 
     /// Whether this region is mapped.
@@ -416,6 +427,12 @@ impl Drop for Record {
     }
 }
 
+/// A message as a word.
+fn message(header: &Header) -> u64 {
+    let command = u64::from(header.command) << 16;
+    (u64::from(header.size) << 32) | command | u64::from(header.id)
+}
+
 /// The first word of each region.
 fn region_places() -> impl Iterator<Item = usize> {
     (0..MAX_REGIONS).map(|number| REGIONS + number * REGION)
@@ -436,7 +453,6 @@ fn padded(name: &str) -> [u64; MAX_NAME / WORD] {
 #[cfg(test)]
 mod tests {
     use std::mem::forget;
-    use std::os::fd::AsFd;
 
     use rustix::event::{eventfd, EventfdFlags};
 
@@ -468,8 +484,9 @@ mod tests {
     fn engine_that_dies(memory: &Arc<MmapRegion>, name: &str) -> Vec<OwnedFd> {
         let (record, former) = records(memory, Inherited::default()).open(name).unwrap();
         assert!(former.is_none());
-        let files: Vec<_> = (0..6).map(|_| file()).collect();
-        record.connected(files[0].as_fd());
+        let mut files: Vec<_> = (0..6).map(|_| file()).collect();
+        let replies = [file(), file()].into();
+        record.connected(files[0].as_fd(), &replies);
         for (number, file) in (1..).zip(&files[1..4]) {
             let region = Region {
                 iova: number << 20,
@@ -487,6 +504,7 @@ mod tests {
         record.set_function(7, 15, true);
         record.set_reset(Some(&RESET_COMMAND));
         forget(record);
+        files.extend([replies.output, replies.input]);
         files
     }
 

@@ -22,6 +22,7 @@ use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::interrupt::InterruptStats;
 use crate::record::{Former, Records};
+use crate::reply_pipe::ReplyPipe;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
@@ -286,6 +287,7 @@ impl Server {
         let log = &self.function.state.log;
         if let Some(Former {
             connection,
+            replies,
             function,
         }) = former
         {
@@ -293,7 +295,7 @@ impl Server {
             self.serve_contained(|| {
                 let reset = function.reset;
                 self.function.restore(function)?;
-                let mut session = self.session(connection)?;
+                let mut session = self.session(connection, replies)?;
                 session.resume(reset)?;
                 self.serve(session)
             });
@@ -320,7 +322,7 @@ impl Server {
                 },
                 Err(error) => log.info(format_args!("client connected: {error}")),
             }
-            self.serve_contained(|| self.serve(self.session(stream)?));
+            self.serve_contained(|| self.serve(self.session(stream, ReplyPipe::new()?)?));
         }
     }
 
@@ -359,9 +361,10 @@ impl Server {
         }
     }
 
-    fn session(&self, stream: UnixStream) -> io::Result<Session> {
-        self.function.state.record.connected(stream.as_fd());
-        Session::new(stream, self.function.clone(), self.signals.clone())
+    fn session(&self, stream: UnixStream, replies: ReplyPipe) -> io::Result<Session> {
+        let record = &self.function.state.record;
+        record.connected(stream.as_fd(), &replies);
+        Session::new(stream, replies, self.function.clone(), self.signals.clone())
     }
 
     /// Serves a client until the client disconnects or the server ends.

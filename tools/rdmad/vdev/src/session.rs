@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::client_stream::{ClientStream, StreamRead};
 use crate::function::PciFunction;
 use crate::message::Header;
+use crate::reply_pipe::ReplyPipe;
 use crate::server::Signals;
 
 /// A connected client and the state of its requests.
@@ -18,7 +19,9 @@ pub(crate) struct Session {
     stream: ClientStream,
     client: Client,
     signals: Arc<Signals>,
-    replies: Vec<u8>,
+    /// The reply to the message that is being executed.
+    reply: Vec<u8>,
+    pipe: ReplyPipe,
 }
 
 /// The result of serving a session once.
@@ -35,6 +38,7 @@ pub(crate) enum Served {
 impl Session {
     pub(crate) fn new(
         stream: UnixStream,
+        pipe: ReplyPipe,
         function: Arc<PciFunction>,
         signals: Arc<Signals>,
     ) -> io::Result<Self> {
@@ -42,14 +46,22 @@ impl Session {
             stream: ClientStream::new(stream)?,
             client: Client::new(function, signals.clone()),
             signals,
-            replies: Vec::new(),
+            reply: Vec::new(),
+            pipe,
         })
     }
 
     /// Goes on serving a client whose engine has died, maybe while it reset the function by
-    /// `reset`.
+    /// `reset`, which is done now.
     pub(crate) fn resume(&mut self, reset: Option<Header>) -> io::Result<()> {
-        self.client.resume(reset);
+        let is_answered = !self.pipe.is_empty()?;
+        if is_answered {
+            self.stream.take_executed(|it| self.client.is_last(it))?;
+            self.client.forget_reset();
+            self.send()?;
+        }
+        // While a reset is answered later, the client sends no other command that is answered.
+        self.client.resume(reset.filter(|_| !is_answered));
         self.reset_done()
     }
 
@@ -61,9 +73,14 @@ impl Session {
             StreamRead::Data => {}
         }
         while let Some(message) = self.stream.next().map_err(io::Error::other)? {
-            self.client.handle(message, &mut self.replies)?;
+            self.client.handle(message, &mut self.reply)?;
             // Each reply is sent at once: a vCPU may wait for it, and the output stays bounded.
-            self.send()?;
+            if !self.reply.is_empty() {
+                self.pipe.put(&self.reply)?;
+                self.reply.clear();
+                self.stream.take()?;
+                self.send()?;
+            }
         }
         self.stream.take()?;
         Ok(Served::Input)
@@ -71,23 +88,119 @@ impl Session {
 
     /// Answers the pending DEVICE_RESET, if there is one.
     pub(crate) fn reset_done(&mut self) -> io::Result<()> {
-        self.client.reset_done(&mut self.replies);
+        if self.client.reset_done(&mut self.reply) {
+            self.pipe.put(&self.reply)?;
+            self.reply.clear();
+        }
+        self.client.forget_reset();
         self.send()
     }
 
-    fn send(&mut self) -> io::Result<()> {
-        if !self.replies.is_empty() {
-            self.stream.take()?;
-            let sent = self.stream.send(&self.replies, self.signals.stop.as_fd());
-            self.replies.clear();
-            sent?;
-        }
-        Ok(())
+    fn send(&self) -> io::Result<()> {
+        let client = self.stream.as_fd();
+        self.pipe.send(client, self.signals.stop.as_fd())
     }
 }
 
 impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Instant;
+
+    use budget::CallClock;
+
+    use super::*;
+    use crate::aio::Aio;
+    use crate::message::{Structure, VfioUserCommand};
+    use crate::record::Record;
+    use crate::testing::Nothing;
+
+    /// One engine after the other, at the same descriptors.
+    struct Engines {
+        function: Arc<PciFunction>,
+        signals: Arc<Signals>,
+        connection: UnixStream,
+        pipe: ReplyPipe,
+    }
+
+    impl Engines {
+        fn new(connection: UnixStream) -> Self {
+            let space = Arc::default();
+            let signals = Arc::new(Signals::new(&space).unwrap());
+            let clock = CallClock::manual(Instant::now());
+            let (aio, record) = (Arc::new(Aio::new().unwrap()), Record::for_tests());
+            let function = PciFunction::new("test", Arc::new(Nothing), space, aio, record, clock);
+            Self {
+                function: Arc::new(function),
+                signals,
+                connection,
+                pipe: ReplyPipe::new().unwrap(),
+            }
+        }
+
+        fn session(&self) -> Session {
+            let ends = [&self.pipe.output, &self.pipe.input];
+            let pipe = ends.map(|end| end.try_clone().unwrap()).into();
+            let connection = self.connection.try_clone().unwrap();
+            let (function, signals) = (self.function.clone(), self.signals.clone());
+            Session::new(connection, pipe, function, signals).unwrap()
+        }
+    }
+
+    /// The steps in which a message is executed. An engine can die after each of them.
+    const STEPS: [fn(&mut Session); 4] = [
+        |session| {
+            assert_eq!(session.stream.receive().unwrap(), StreamRead::Data);
+            for _ in 0..2 {
+                let message = session.stream.next().unwrap().unwrap();
+                session.client.handle(message, &mut session.reply).unwrap();
+            }
+        },
+        |session| session.pipe.put(&session.reply).unwrap(),
+        |session| session.stream.take().unwrap(),
+        |session| session.send().unwrap(),
+    ];
+
+    #[test]
+    fn a_command_is_answered_once_wherever_its_engine_dies() {
+        for count in 0..=STEPS.len() {
+            let (mut client, connection) = UnixStream::pair().unwrap();
+            let engines = Engines::new(connection);
+            let command = |id, command, flags| Header {
+                id,
+                command: command as u16,
+                // LOSSLESS: A header is short.
+                size: Header::LEN as u32,
+                flags,
+                error: 0,
+            };
+            let mut messages = Vec::new();
+            // The first command wants no reply.
+            command(1, VfioUserCommand::DeviceGetInfo, 1 << 4).encode(&mut messages);
+            command(2, VfioUserCommand::DeviceGetInfo, 0).encode(&mut messages);
+            command(3, VfioUserCommand::DeviceGetInfo, 0).encode(&mut messages);
+            client.write_all(&messages).unwrap();
+            let mut session = engines.session();
+            for step in &STEPS[..count] {
+                step(&mut session);
+            }
+            drop(session);
+            let mut next = engines.session();
+            next.resume(None).unwrap();
+            while next.serve().unwrap() == Served::Input {}
+            drop((next, engines));
+            let mut replies = Vec::new();
+            client.read_to_end(&mut replies).unwrap();
+            let ids = replies
+                .chunks(32)
+                .map(|it| u16::from_ne_bytes([it[0], it[1]]));
+            assert_eq!(Vec::from_iter(ids), [2, 3], "after {count} steps");
+        }
     }
 }

@@ -14,6 +14,7 @@ use dma::DmaSpace;
 use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::record::Record;
+use crate::reply_pipe::ReplyPipe;
 use crate::server::Signals;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
@@ -51,7 +52,8 @@ impl SteppedFunction {
     pub fn connect(&mut self) -> io::Result<UnixStream> {
         assert!(self.session.is_none(), "one client at a time");
         let (client, server) = UnixStream::pair()?;
-        let session = Session::new(server, self.function.clone(), self.signals.clone())?;
+        let (function, signals) = (self.function.clone(), self.signals.clone());
+        let session = Session::new(server, ReplyPipe::new()?, function, signals)?;
         self.session = Some(session);
         Ok(client)
     }
