@@ -52,10 +52,10 @@ const LOOK_MS: Msecs = 1_000;
 ///
 /// # Invariants
 ///
-/// - `value` is written only by the task that has set `state` to [`CHANGING`]. If the state was
-///   [`occupied`] before, the task writes only after `calls` was 0 since then.
+/// - `value` is written only by the task that has set `state` to `CHANGING`. If the state was
+///   `occupied` before, the task writes only after `calls` was 0 since then.
 /// - `value` is read only by calls, between an increment and a decrement of `calls`, if the state
-///   was [`occupied`] after the increment.
+///   was `occupied` after the increment.
 #[pin_data]
 #[repr(align(64))]
 pub struct CallSlot<T> {

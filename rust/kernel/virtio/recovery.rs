@@ -3,7 +3,7 @@
 //! Recovery of devices that failed: a reset, after which the driver probes the device again.
 //!
 //! Lock order: the lock of the parent, then that of the virtio device, then
-//! [`Recoveries::entries`].
+//! `Recoveries::entries`.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
