@@ -89,8 +89,10 @@ pub fn main() -> ExitCode {
 
 /// Runs the engine: all of the daemon but its supervisor.
 fn engine(mut args: Args, start: Start) -> ExitCode {
-    // Closes the other descriptors of the last engine first, which has held sockets and locks.
-    let records = Arc::new(Records::new(start.memory, start.inherited));
+    // Closes the other descriptors of the last engine first, which has held locks.
+    let mut inherited = start.inherited;
+    let records = Arc::new(Records::new(start.memory, &mut inherited));
+    sockets::inherit(inherited);
     args.is_restart = start.is_restart;
     let (mut state, restored) = match State::restore(&mut args) {
         Ok(restored) => restored,
@@ -186,6 +188,7 @@ fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Resul
     limits::raise(args.most_ports());
     let daemon = Daemon::start(args, state, restored.added, dedicated, level, &records)?;
     records.forget_others();
+    sockets::close_left();
     // The first engine has told that QEMU may be started.
     let ready_fd = args.ready_fd.filter(|_| !args.is_restart);
     let listeners = Listeners::open(ready_fd)?;

@@ -14,10 +14,11 @@
 pub mod broker;
 mod directory;
 mod kept_file;
+mod left;
 pub mod passed;
 mod remote;
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::num::NonZeroI32;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -38,6 +39,7 @@ use self::broker::Errand;
 pub use self::directory::DirectoryError;
 use self::directory::{open_directory, Sticky};
 pub use self::kept_file::KeptFile;
+pub use self::left::{close_left, inherit};
 pub use self::passed::PortSockets;
 pub use self::remote::RemoteSocket;
 
@@ -190,19 +192,52 @@ impl Drop for SocketPath {
     }
 }
 
-/// Listens at `path`. A socket that a dead process left there is replaced.
+/// Listens at `path`. A socket that a dead process left there is replaced, and an
+/// [inherited](inherit) one is used.
 pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath), Error> {
-    let directory = prepare(path, access, || UnixStream::connect(path).map(drop))?;
-    let (fd, at) = bind(&directory, path, SocketType::STREAM, access)?;
+    let connect = || UnixStream::connect(path).map(drop);
+    let (fd, at) = socket_at(path, SocketType::STREAM, access, connect)?;
     rustix::net::listen(&fd, BACKLOG).map_err(|error| failure(path, error))?;
     Ok((fd.into(), at))
 }
 
-/// A datagram socket at `path`. A socket that a dead process left there is replaced.
+/// A datagram socket at `path`. A socket that a dead process left there is replaced, and an
+/// [inherited](inherit) one is used.
 pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPath), Error> {
-    let directory = prepare(path, access, || UnixDatagram::unbound()?.connect(path))?;
-    let (fd, at) = bind(&directory, path, SocketType::DGRAM, access)?;
+    let connect = || UnixDatagram::unbound()?.connect(path);
+    let (fd, at) = socket_at(path, SocketType::DGRAM, access, connect)?;
     Ok((fd.into(), at))
+}
+
+/// A socket at `path`. `connect` connects to the socket there.
+fn socket_at(
+    path: &Path,
+    socket_type: SocketType,
+    access: &Access,
+    connect: impl FnOnce() -> io::Result<()>,
+) -> Result<(OwnedFd, SocketPath), Error> {
+    let left = left::take(path, socket_type);
+    // Not if its file was removed meanwhile, or replaced by another one.
+    let is_there = |_: &OwnedFd| fs::symlink_metadata(path).is_ok_and(|it| is_socket(&it));
+    let (directory, socket) = match left.filter(is_there) {
+        Some(socket) => (socket_directory(path, access)?, socket),
+        None => {
+            let directory = prepare(path, access, connect)?;
+            (directory, bind(path, socket_type)?)
+        }
+    };
+    let mut at = SocketPath {
+        path: path.to_owned(),
+        errand: None,
+        is_left: false,
+    };
+    at.errand = Errand::remove(path).map_err(|error| failure(path, error))?;
+    permit(&directory, path, access)?;
+    Ok((socket, at))
+}
+
+fn is_socket(metadata: &Metadata) -> bool {
+    metadata.file_type().is_socket()
 }
 
 /// Prepares `path` for a new socket: removes the socket of a dead process. `connect` connects to
@@ -217,7 +252,7 @@ fn prepare(
     }
     let directory = socket_directory(path, access)?;
     match fs::symlink_metadata(path) {
-        Ok(metadata) if !metadata.file_type().is_socket() => {
+        Ok(metadata) if !is_socket(&metadata) => {
             return Err(Error::NotASocket(path.to_owned()));
         }
         Ok(_) => match connect() {
@@ -244,12 +279,7 @@ fn socket_directory(path: &Path, access: &Access) -> Result<OwnedFd, Error> {
     })
 }
 
-fn bind(
-    directory: &OwnedFd,
-    path: &Path,
-    socket_type: SocketType,
-    access: &Access,
-) -> Result<(OwnedFd, SocketPath), Error> {
+fn bind(path: &Path, socket_type: SocketType) -> Result<OwnedFd, Error> {
     let failure = |error| failure(path, error);
     let flags = SocketFlags::CLOEXEC;
     let fd =
@@ -258,17 +288,7 @@ fn bind(
     fchmod(&fd, Mode::from_raw_mode(PRIVATE)).map_err(failure)?;
     let address = SocketAddrUnix::new(path).map_err(failure)?;
     rustix::net::bind(&fd, &address).map_err(failure)?;
-    let mut at = SocketPath {
-        path: path.to_owned(),
-        errand: None,
-        is_left: false,
-    };
-    at.errand = Errand::remove(path).map_err(|error| Error::Io {
-        path: path.to_owned(),
-        error,
-    })?;
-    permit(directory, path, access)?;
-    Ok((fd, at))
+    Ok(fd)
 }
 
 /// Whether the owner of a file is root or the user of this process.
@@ -537,5 +557,34 @@ mod tests {
             user: own,
         };
         assert_eq!(peer(&stream).unwrap(), known);
+    }
+
+    #[test]
+    fn a_socket_that_an_engine_left_is_used_while_its_file_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let again = || {
+            let (listener, at) = listen(&path, &Access::default())?;
+            at.leave();
+            listener.set_nonblocking(true).unwrap();
+            Ok::<_, Error>(listener)
+        };
+        let first = again().unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        let connection = first.accept().unwrap().0;
+        let late = UnixStream::connect(&path).unwrap();
+        inherit([connection.into(), OwnedFd::from(first)]);
+        let second = again().unwrap();
+        drop(second.accept().expect("the late client has waited"));
+        inherit([second.into()]);
+        fs::remove_file(&path).unwrap();
+        let third = again().unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        third
+            .accept()
+            .expect("the socket at the path is another one");
+        // Without the sockets that were left, the path is in use.
+        assert!(matches!(again(), Err(Error::InUse(_))));
+        drop((waiting, late));
     }
 }

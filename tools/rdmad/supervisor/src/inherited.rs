@@ -47,11 +47,18 @@ impl FromIterator<OwnedFd> for Inherited {
     }
 }
 
+/// The descriptors that were not taken yet, in the order of their numbers.
+impl Iterator for Inherited {
+    type Item = OwnedFd;
+
+    fn next(&mut self) -> Option<OwnedFd> {
+        self.take(*self.0.first()?)
+    }
+}
+
 impl Drop for Inherited {
     fn drop(&mut self) {
-        while let Some(number) = self.0.first().copied() {
-            drop(self.take(number));
-        }
+        self.for_each(drop);
     }
 }
 

@@ -141,3 +141,22 @@ fn the_next_engine_answers_what_the_last_one_has_not_read() {
     // A reset is a write without an answer, and the driver waits for its effect.
     held(&mut || driver.initialize());
 }
+
+/// Monitors that connect between two engines wait for the second one.
+#[test]
+fn a_monitor_can_connect_while_there_is_no_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let path = dir.path().join("a");
+    let mut monitor = None;
+    daemon.without_engine(|| {
+        let connecting = path.clone();
+        monitor = Some(thread::spawn(move || {
+            Driver::new(&connecting, RING_ADDR).config(&[(4, 8)])
+        }));
+        // The attempt is made now, and would fail at once.
+        thread::sleep(Duration::from_millis(50));
+    });
+    let identity = monitor.unwrap().join().expect("the monitor is served");
+    assert_eq!(Driver::new(&path, RING_ADDR).config(&[(4, 8)]), identity);
+}

@@ -24,9 +24,7 @@ impl Daemon {
     pub fn start(command: Command) -> Self {
         Self(ready(command))
     }
-}
 
-impl Daemon {
     /// The number of its engine's process.
     pub fn engine(&self) -> u32 {
         engine(&self.0)
@@ -54,6 +52,16 @@ impl Daemon {
         wait_until("another engine has started", || {
             child_of(self.0.id()).is_some_and(|other| other != engine)
         });
+    }
+
+    /// Kills the engine, and starts no other one until `work` is done.
+    pub fn without_engine(&self, work: impl FnOnce()) {
+        let number = |process: u32| Pid::from_raw(process as i32).unwrap();
+        let supervisor = number(self.0.id());
+        kill_process(supervisor, Signal::STOP).unwrap();
+        kill_process(number(self.engine()), Signal::KILL).unwrap();
+        work();
+        kill_process(supervisor, Signal::CONT).unwrap();
     }
 }
 

@@ -116,9 +116,9 @@ impl Records {
         count * WORDS * WORD
     }
 
-    /// The records in `memory`, which is zero in the first engine. Of the descriptors of the last
-    /// engine, those that no record names are closed.
-    pub fn new(memory: Arc<MmapRegion>, mut inherited: Inherited) -> Self {
+    /// The records in `memory`, which is zero in the first engine. Takes the descriptors that they
+    /// name.
+    pub fn new(memory: Arc<MmapRegion>, inherited: &mut Inherited) -> Self {
         let count = memory.size() / Self::len(1);
         let state = |index| {
             // The records of a first engine stay untouched, so that they take no memory.
@@ -126,7 +126,7 @@ impl Records {
                 return State::Free;
             }
             let memory = &*memory;
-            let former = Words { memory, index }.former(&mut inherited);
+            let former = Words { memory, index }.former(inherited);
             former.map_or(State::Free, |former| State::Former(Box::new(former)))
         };
         let states = Mutex::new((0..count).map(state).collect());
@@ -139,10 +139,8 @@ impl Records {
     ///
     /// There is not enough memory.
     pub fn alone(count: usize) -> io::Result<Arc<Self>> {
-        let Start {
-            memory, inherited, ..
-        } = Start::alone(Self::len(count))?;
-        Ok(Arc::new(Self::new(memory, inherited)))
+        let memory = Start::alone(Self::len(count))?.memory;
+        Ok(Arc::new(Self::new(memory, &mut Inherited::default())))
     }
 
     /// Disconnects the clients of functions that this engine has not [opened](Self::open).
@@ -471,8 +469,8 @@ mod tests {
         Start::alone(Records::len(3)).unwrap().memory
     }
 
-    fn records(memory: &Arc<MmapRegion>, inherited: Inherited) -> Arc<Records> {
-        Arc::new(Records::new(memory.clone(), inherited))
+    fn records(memory: &Arc<MmapRegion>, mut inherited: Inherited) -> Arc<Records> {
+        Arc::new(Records::new(memory.clone(), &mut inherited))
     }
 
     fn file() -> OwnedFd {
@@ -553,7 +551,7 @@ mod tests {
             for number in [1, 0, u64::MAX, u64::from(u32::MAX)] {
                 let memory = memory();
                 let files = engine_that_dies(&memory, "a");
-                let first = Records::new(memory.clone(), Inherited::default());
+                let first = records(&memory, Inherited::default());
                 // Standard input, none, and numbers that do not fit; or that of a vector.
                 let number = match number {
                     0 => files[5].as_raw_fd() as u64 + 1,
