@@ -94,10 +94,6 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
-    /// Whether another engine of this daemon has died.
-    #[arg(skip)]
-    pub is_restart: bool,
-
     /// Users who may connect to the sockets of ports.
     #[command(flatten)]
     pub sockets: SocketArgs,

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use supervisor::Deaths;
 use vdev::Records;
 
 use crate::cli::{Args, PortArgs, SocketArgs};
@@ -13,8 +14,22 @@ use crate::line_server::LineServer;
 use crate::log::Level;
 use crate::ports::Ports;
 use crate::removals::Removals;
+use crate::report::EngineReport;
 use crate::state::State;
 use crate::status::Status;
+
+/// Earlier engines of this daemon, which have died.
+pub struct Former {
+    /// The clients of the last one.
+    pub records: Arc<Records>,
+    pub deaths: Deaths,
+}
+
+impl Former {
+    pub fn is_any(&self) -> bool {
+        self.deaths.count > 0
+    }
+}
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
 /// and then the servers.
@@ -28,20 +43,21 @@ pub struct Daemon {
 impl Daemon {
     /// Opens all sockets and starts all threads. The daemon serves the ports of `args` and the
     /// ports `added`, which `state` contains. The workers run on the CPUs `dedicated`, if there are
-    /// any. `level` changes the level of the log. `records` has the clients of the last engine.
+    /// any. `level` changes the level of the log.
     pub fn start(
         args: &Args,
         state: State,
         added: Vec<(PortArgs, SocketArgs)>,
         dedicated: Vec<usize>,
         level: Level,
-        records: &Arc<Records>,
+        former: &Former,
     ) -> Result<Self> {
-        let ports = Arc::new(Ports::start(args, state, added, dedicated, records)?);
+        let ports = Arc::new(Ports::start(args, state, added, dedicated, former)?);
         let status = match &args.status {
             Some(path) => {
                 let ports = ports.clone();
-                let look = move |has_qps| ports.report(has_qps);
+                let engine = EngineReport::from(&former.deaths);
+                let look = move |has_qps| ports.report(engine.clone(), has_qps);
                 Some(LineServer::start(
                     path,
                     &args.status_access(),

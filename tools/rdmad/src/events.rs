@@ -89,14 +89,18 @@ impl Told {
 
     /// A line: the time of day (UTC), and what happened.
     pub fn line(&self) -> String {
-        let seconds = self.time_us / 1_000_000;
-        format!(
-            "{:02}:{:02}:{:02}.{:06} {}",
-            seconds / 3600 % 24,
-            seconds / 60 % 60,
-            seconds % 60,
-            self.time_us % 1_000_000,
-            self.text,
-        )
+        format!("{} {}", time_of_day(self.time_us), self.text)
     }
+}
+
+/// The time of day (UTC) of a time in microseconds since 1970.
+pub fn time_of_day(time_us: u64) -> String {
+    let seconds = time_us / 1_000_000;
+    format!(
+        "{:02}:{:02}:{:02}.{:06}",
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60,
+        time_us % 1_000_000,
+    )
 }

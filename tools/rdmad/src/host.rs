@@ -13,13 +13,14 @@ use dma::DmaSpace;
 use recorder::{Recorder, Ring};
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
-use vdev::{Handle, Listener, Records, ServerPool, F_ORDER_PLATFORM};
+use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
 use verbs::{Hca, HcaConfig, Runtime, RuntimeConfig, EVENTS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 use vswitch::{EnginePort, PortConfig, Switch};
 
 use crate::cli::{Args, PortArgs, SocketArgs};
+use crate::daemon::Former;
 use crate::device::RdmaDevice;
 use crate::size::mib;
 
@@ -54,13 +55,13 @@ pub struct ServedPort {
 
 impl Host {
     /// Starts the switch and the workers. The workers run on the CPUs `dedicated`, if there are
-    /// any. `groups` has the isolation group of each port in `args`, and `records` the clients of
-    /// the last engine. Returns the ports of the switch in the order of the ports in `args`.
+    /// any. `groups` has the isolation group of each port in `args`. Returns the ports of the switch
+    /// in the order of the ports in `args`.
     pub fn start(
         args: &Args,
         dedicated: Vec<usize>,
         groups: &[u32],
-        records: &Arc<Records>,
+        former: &Former,
     ) -> Result<(Self, Vec<EnginePort>)> {
         let ports = args.ports.iter().zip(groups);
         let (switch, engines) = Switch::start(vswitch::Config {
@@ -72,7 +73,7 @@ impl Host {
             uplinks: args.uplinks.clone(),
             access: args.uplink_access(),
             pcap: args.pcap.clone(),
-            pcap_goes_on: args.is_restart,
+            pcap_goes_on: former.is_any(),
             faults: args.faults,
         })?;
         let runtime = Runtime::new(RuntimeConfig {
@@ -84,7 +85,7 @@ impl Host {
             ..RuntimeConfig::default()
         })
         .context("can't start the workers")?;
-        let pool = ServerPool::new(args.most_ports(), records.clone());
+        let pool = ServerPool::new(args.most_ports(), former.records.clone());
         let pool = pool.context("can't start the threads of ports")?;
         let withheld = args.withheld.iter();
         let host = Self {

@@ -52,7 +52,7 @@ use vdev::Records;
 use verbs::MAX_PORTS;
 
 use crate::cli::{Args, Command, Sandbox};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Former};
 use crate::log::{Level, Log};
 use crate::ready::Listeners;
 use crate::state::{Restored, State};
@@ -92,8 +92,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     // Closes the other descriptors of the last engine first, which has held locks.
     let mut inherited = start.inherited;
     let records = Arc::new(Records::new(start.memory, &mut inherited));
-    sockets::inherit(inherited);
-    args.is_restart = start.is_restart;
+    sockets::inherit(inherited.take_all());
     let (mut state, restored) = match State::restore(&mut args) {
         Ok(restored) => restored,
         Err(error) => return end(Err(error)),
@@ -134,7 +133,10 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
     let prepared = Prepared {
         readiness: start.readiness,
-        records,
+        former: Former {
+            records,
+            deaths: start.deaths,
+        },
         state,
         restored,
         dedicated,
@@ -155,7 +157,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
 /// All that an engine needs before it starts threads.
 struct Prepared {
     readiness: Readiness,
-    records: Arc<Records>,
+    former: Former,
     state: State,
     restored: Restored,
     /// The CPUs of workers of their own.
@@ -167,7 +169,7 @@ struct Prepared {
 fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Result<()> {
     let Prepared {
         readiness,
-        records,
+        former,
         state,
         restored,
         dedicated,
@@ -186,11 +188,11 @@ fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Resul
         );
     }
     limits::raise(args.most_ports());
-    let daemon = Daemon::start(args, state, restored.added, dedicated, level, &records)?;
-    records.forget_others();
+    let daemon = Daemon::start(args, state, restored.added, dedicated, level, &former)?;
+    former.records.forget_others();
     sockets::close_left();
     // The first engine has told that QEMU may be started.
-    let ready_fd = args.ready_fd.filter(|_| !args.is_restart);
+    let ready_fd = args.ready_fd.filter(|_| !former.is_any());
     let listeners = Listeners::open(ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;

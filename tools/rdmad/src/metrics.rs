@@ -42,6 +42,12 @@ impl Collector for Report {
             "Version of the daemon",
             [("version", self.version)],
         )?;
+        families.counter(
+            "engine_deaths",
+            "Engines that have died and were replaced by another one",
+            None,
+            [([("", ""); 0], self.engine.deaths)],
+        )?;
         workers(&mut families, self)?;
         ports(&mut families, &self.ports)?;
         switch(&mut families, &self.switch)

@@ -12,17 +12,18 @@ use anyhow::{ensure, Context, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vdev::{Listener, Records};
+use vdev::Listener;
 use verbs::{Hca, PortRates};
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
 
 use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
+use crate::daemon::Former;
 use crate::host::{self, Host, ServedPort};
 use crate::in_use::InUse;
 use crate::qps;
 use crate::rates;
-use crate::report::Report;
+use crate::report::{EngineReport, Report};
 use crate::state::{Changes, State};
 use crate::workers::WorkerNow;
 
@@ -125,14 +126,13 @@ pub struct PortState {
 
 impl Ports {
     /// Opens all sockets, and serves the ports of `args` and the ports `added`, which `state`
-    /// contains. The workers run on the CPUs `dedicated`, if there are any. `records` has the
-    /// clients of the last engine.
+    /// contains. The workers run on the CPUs `dedicated`, if there are any.
     pub fn start(
         args: &Args,
         state: State,
         added: Vec<(PortArgs, SocketArgs)>,
         dedicated: Vec<usize>,
-        records: &Arc<Records>,
+        former: &Former,
     ) -> Result<Self> {
         // The sockets are opened first: this fails if another daemon is running already.
         let bind = |port: &PortArgs| {
@@ -146,7 +146,7 @@ impl Ports {
             let numbered = args.ports.iter().zip(numbers.iter().copied());
             numbers.push(list.groups.number(numbered, port)?);
         }
-        let (host, engines) = Host::start(args, dedicated, &numbers, records)?;
+        let (host, engines) = Host::start(args, dedicated, &numbers, former)?;
         let configured = args.ports.iter().zip(numbers);
         for (((args, group), listener), frames) in configured.zip(listeners).zip(engines) {
             list.ports.push(Port {
@@ -291,7 +291,7 @@ impl Ports {
 
     /// A report of all ports, with the status of the workers and the counters of the switch. The
     /// QPs are left out unless `has_qps`.
-    pub fn report(&self, has_qps: bool) -> Report {
+    pub fn report(&self, engine: EngineReport, has_qps: bool) -> Report {
         // There may be thousands of QPs, so the list is not locked while they are visited.
         let named = |port: &Port| {
             let ServedPort { hca, server, .. } = &port.served;
@@ -299,7 +299,8 @@ impl Ports {
         };
         let devices = self.list.lock().ports.iter().map(named).collect();
         let workers = self.host.runtime.status();
-        Report::new(workers, devices, self.host.switch.stats(), has_qps)
+        let switch = self.host.switch.stats();
+        Report::new(engine, workers, devices, switch, has_qps)
     }
 
     /// The activity of each worker, and the work that waits for it.

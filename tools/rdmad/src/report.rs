@@ -9,18 +9,19 @@ use std::io;
 use std::iter;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use budget::LongCallStats;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+use supervisor::{Death, Deaths};
 use vdev::InterruptStats;
 use verbs::{DataPath, Hca, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use vswitch::stats::{Queue, Stats};
 
 use crate::cli::Mac;
-use crate::events::Told;
+use crate::events::{time_of_day, Told};
 use crate::line_server::Pieces;
 use crate::qps::Listed;
 use crate::size::mib;
@@ -31,6 +32,7 @@ use virtio_rdma_abi::feature::{Feature, Features};
 pub struct Report {
     /// Version of the daemon.
     pub version: &'static str,
+    pub engine: EngineReport,
     /// The workers: threads that serve the devices.
     pub workers: Workers,
     /// Ports, in the order in which they were added: those of the command line first.
@@ -38,6 +40,34 @@ pub struct Report {
     pub ports: Vec<PortReport>,
     /// Counters of frames at the switch: of each port, then of each uplink.
     pub switch: Vec<Frames>,
+}
+
+/// The process that does the work of the daemon.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct EngineReport {
+    /// Number of engines that have died since the start of the daemon.
+    pub deaths: u64,
+    last_death: Option<DeathReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct DeathReport {
+    /// Microseconds since 1970.
+    time_us: u64,
+    cause: String,
+}
+
+impl From<&Deaths> for EngineReport {
+    fn from(deaths: &Deaths) -> Self {
+        let report = |death: &Death| DeathReport {
+            time_us: microseconds(death.time.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            cause: death.cause.clone(),
+        };
+        Self {
+            deaths: deaths.count,
+            last_death: deaths.last.as_ref().map(report),
+        }
+    }
 }
 
 /// The workers: threads that serve the devices.
@@ -281,6 +311,7 @@ impl Report {
     /// Makes a report of the workers, the HCAs and the switch. Each item of `hcas` is the
     /// name of a port, the port's HCA and its interrupts. The QPs are left out unless `has_qps`.
     pub fn new(
+        engine: EngineReport,
         workers: RuntimeStatus,
         hcas: Vec<(String, Arc<Hca>, InterruptStats)>,
         switch: Vec<Stats>,
@@ -291,6 +322,7 @@ impl Report {
         };
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            engine,
             workers: Workers::from(workers),
             ports: hcas.into_iter().map(port).collect(),
             switch: switch.into_iter().map(Frames::from).collect(),
@@ -466,6 +498,15 @@ impl Serialize for QueriedCounters {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "virtio-rdmad {}", self.version)?;
+        if let Some(last) = &self.engine.last_death {
+            writeln!(
+                f,
+                "engines that died: {}; the last one, at {}, {}",
+                self.engine.deaths,
+                time_of_day(last.time_us),
+                last.cause
+            )?;
+        }
         let busy: u64 = self.workers.each.iter().map(|worker| worker.busy_us).sum();
         writeln!(
             f,

@@ -84,6 +84,7 @@ pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
 mod tests {
     use super::*;
     use crate::line_server::LineServer;
+    use crate::report::EngineReport;
     use sockets::Access;
     use verbs::RuntimeStatus;
 
@@ -91,7 +92,10 @@ mod tests {
     fn a_question_has_three_forms() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status");
-        let look = |has_qps| Report::new(RuntimeStatus::default(), vec![], vec![], has_qps);
+        let look = |has_qps| {
+            let (engine, runtime) = (EngineReport::default(), RuntimeStatus::default());
+            Report::new(engine, runtime, vec![], vec![], has_qps)
+        };
         let _server = LineServer::start(&path, &Access::default(), Status(look)).unwrap();
         for (form, begins) in [
             (Form::Text, "virtio-rdmad"),

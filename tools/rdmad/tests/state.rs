@@ -283,13 +283,16 @@ fn another_engine_has_what_the_last_one_had() {
     let mut frame = [0; 60];
     frame[..6].fill(0xff);
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 7, 0x88, 0xb5]);
-    for _ in 0..3 {
+    for deaths in 1..=3 {
         daemon.kill_engine();
         let answers = || ctl::ctl(dir, &["ports"]).status.success();
         wait_until("the next engine answers", answers);
         assert_eq!(ports(dir), before);
         assert!(is_served(dir, "a") && is_served(dir, "b"));
-        assert!(ctl::status(dir, &[]).contains("port a"));
+        let status = ctl::status(dir, &[]);
+        let told = format!("engines that died: {deaths}; the last one, at ");
+        assert!(status.contains(&told), "{status}");
+        assert!(status.contains(", was ended by SIGKILL\n"), "{status}");
         far.send_to(&frame, at("up")).unwrap();
     }
     let log = log(daemon);

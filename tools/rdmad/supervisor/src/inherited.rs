@@ -39,6 +39,12 @@ impl Inherited {
             unsafe { OwnedFd::from_raw_fd(number) }
         })
     }
+
+    /// All descriptors that were not taken yet.
+    pub fn take_all(&mut self) -> Vec<OwnedFd> {
+        let numbers = self.0.clone().into_iter();
+        numbers.filter_map(|number| self.take(number)).collect()
+    }
 }
 
 impl FromIterator<OwnedFd> for Inherited {
@@ -47,18 +53,9 @@ impl FromIterator<OwnedFd> for Inherited {
     }
 }
 
-/// The descriptors that were not taken yet, in the order of their numbers.
-impl Iterator for Inherited {
-    type Item = OwnedFd;
-
-    fn next(&mut self) -> Option<OwnedFd> {
-        self.take(*self.0.first()?)
-    }
-}
-
 impl Drop for Inherited {
     fn drop(&mut self) {
-        self.for_each(drop);
+        drop(self.take_all());
     }
 }
 

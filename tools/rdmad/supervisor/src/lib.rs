@@ -24,7 +24,7 @@ use std::mem::forget;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -52,9 +52,23 @@ pub struct Start {
     pub inherited: Inherited,
     /// Memory that all engines share. It contains zeroes when the first engine starts.
     pub memory: Arc<MmapRegion>,
-    /// Whether an engine was ready before.
-    pub is_restart: bool,
+    pub deaths: Deaths,
     pub readiness: Readiness,
+}
+
+/// The unexpected ends of engines since the start of the supervisor.
+#[derive(Clone, Debug, Default)]
+pub struct Deaths {
+    pub count: u64,
+    pub last: Option<Death>,
+}
+
+/// The unexpected end of an engine.
+#[derive(Clone, Debug)]
+pub struct Death {
+    pub time: SystemTime,
+    /// The end in words, such as "was ended by SIGKILL".
+    pub cause: String,
 }
 
 /// The means of an engine to tell the supervisor that it works.
@@ -87,7 +101,7 @@ impl Start {
         Ok(Self {
             inherited: Inherited::default(),
             memory: shared_memory(memory)?,
-            is_restart: false,
+            deaths: Deaths::default(),
             readiness: Readiness(shared_memory(size_of::<u64>())?),
         })
     }
@@ -118,7 +132,7 @@ pub fn supervise(memory: usize, engine: impl FnOnce(Start) -> ExitCode) -> io::R
         in_a_row: 0,
     };
     let own = inherited::open_files()?;
-    let mut is_restart = false;
+    let mut deaths = Deaths::default();
     loop {
         let began = Instant::now();
         let Some(engine_id) = child::start()? else {
@@ -128,20 +142,22 @@ pub fn supervise(memory: usize, engine: impl FnOnce(Start) -> ExitCode) -> io::R
             return Ok(engine(Start {
                 inherited: Inherited::new(&own)?,
                 memory,
-                is_restart,
+                deaths,
                 readiness,
             }));
         };
         let end = supervisor.await_end(engine_id)?;
-        is_restart |= readiness.was_told();
-        if end.exit_status() == Some(0) || supervisor.is_ending || !is_restart {
+        if end.exit_status() == Some(0) || supervisor.is_ending || !readiness.was_told() {
             return Ok(status_of(end));
         }
+        let cause = End(end).to_string();
         let pause = supervisor.pause_after(began.elapsed());
         tell(&format!(
-            "the engine, process {engine_id}, {}: another one starts in {pause:?}",
-            End(end)
+            "the engine, process {engine_id}, {cause}: another one starts in {pause:?}"
         ));
+        deaths.count += 1;
+        let time = SystemTime::now();
+        deaths.last = Some(Death { time, cause });
         if supervisor.is_ended_within(pause)? {
             return Ok(ExitCode::SUCCESS);
         }

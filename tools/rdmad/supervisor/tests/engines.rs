@@ -69,7 +69,7 @@ fn heir(mut start: Start) -> ExitCode {
     let number = word(&start, 0).fetch_add(1, Ordering::Relaxed);
     match number {
         0 => {
-            assert!(!start.is_restart && start.inherited.is_empty());
+            assert!(start.deaths.last.is_none() && start.inherited.is_empty());
             let (ours, theirs) = UnixStream::pair().unwrap();
             (&theirs).write_all(b"left behind").unwrap();
             word(&start, 1).store(ours.into_raw_fd() as u64, Ordering::Relaxed);
@@ -77,7 +77,11 @@ fn heir(mut start: Start) -> ExitCode {
             start.readiness.tell();
         }
         _ => {
-            assert!(start.is_restart);
+            assert_eq!(start.deaths.count, 1);
+            assert_eq!(
+                start.deaths.last.take().unwrap().cause,
+                "was ended by SIGKILL"
+            );
             let numbers = [1, 2].map(|at| word(&start, at).load(Ordering::Relaxed) as RawFd);
             let stream = start.inherited.take(numbers[0]).unwrap();
             assert!(start.inherited.take(numbers[0]).is_none(), "it was taken");

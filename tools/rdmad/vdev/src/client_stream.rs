@@ -7,8 +7,8 @@
 //! message that begins in the chunk.
 //!
 //! Messages stay in the socket until they were executed, and only then are
-//! [taken](ClientStream::take) out: if the engine dies, the next one executes them. Each message can
-//! be executed twice, but the client would not understand a second
+//! [taken](ClientStream::take) out: if the engine dies, the next one executes them. Each message
+//! can be executed twice, but the client would not understand a second
 //! [reply](crate::reply_pipe).
 
 use std::collections::VecDeque;
