@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::process::{set_dumpable_behavior, set_parent_process_death_signal, DumpableBehavior};
 use sandbox::UplinkKinds;
 use sockets::broker::{self, Broker, Changed};
@@ -18,12 +22,30 @@ use vswitch::Uplink;
 use crate::cli::{Args, BOUND_BROKER};
 use crate::limits;
 
-/// Blocks the signals that end the daemon, in all threads, so that they stay pending until the
-/// first thread waits for them. Returns the signals.
-pub fn block_signals() -> Result<SigSet> {
-    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-    signals.thread_block().context("can't block signals")?;
-    Ok(signals)
+/// The signals that end the daemon.
+pub struct EndSignals(SignalFd);
+
+impl EndSignals {
+    /// Blocks the signals in all threads, so that they stay pending until the first thread
+    /// [waits](Self::wait) for them.
+    pub fn block() -> Result<Self> {
+        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+        signals.thread_block().context("can't block signals")?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let signals = SignalFd::with_flags(&signals, flags);
+        Ok(Self(signals.context("can't open a descriptor of signals")?))
+    }
+
+    /// Waits for a signal, at most for `time`. Returns its number.
+    pub fn wait(&self, time: Duration) -> Result<Option<u32>> {
+        let timeout = Timespec::try_from(time).context("a time to wait")?;
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("can't wait for signals"),
+        }
+        let signal = self.0.read_signal().context("can't read signals")?;
+        Ok(signal.map(|signal| signal.ssi_signo))
+    }
 }
 
 /// Prevents core dumps of this process, and access of other processes of its user to its memory.
@@ -75,7 +97,7 @@ pub fn run_broker(bound: bool) -> Result<()> {
     // The broker blocks these signals. It ends when the daemon ends or, if ctl started it, when the
     // added port is removed. `setsid` fails only if the broker already has its own session.
     forbid_dumps()?;
-    block_signals()?;
+    let _signals = EndSignals::block()?;
     let _ = rustix::process::setsid();
     let confine = |changed: &Changed<'_>| {
         let directory = |path: &&Path| match path.parent() {

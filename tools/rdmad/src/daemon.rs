@@ -17,6 +17,7 @@ use crate::removals::Removals;
 use crate::report::EngineReport;
 use crate::state::State;
 use crate::status::Status;
+use crate::watchdog::Watchdog;
 
 /// Earlier engines of this daemon, which have died.
 pub struct Former {
@@ -83,6 +84,13 @@ impl Daemon {
             _control: control,
             ports,
         })
+    }
+}
+
+impl Daemon {
+    /// A thread that serves all ports and runs without end, and what it does.
+    pub fn stuck(&self, watchdog: &mut Watchdog) -> Option<String> {
+        self.ports.stuck(watchdog)
     }
 }
 

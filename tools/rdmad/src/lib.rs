@@ -36,6 +36,7 @@ mod state_document;
 mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod watchdog;
 mod workers;
 
 use std::io::{self, IsTerminal, Write};
@@ -45,17 +46,18 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use nix::sys::signal::SigSet;
 use supervisor::{Readiness, Start};
 use tracing_subscriber::EnvFilter;
 use vdev::Records;
 use verbs::MAX_PORTS;
 
 use crate::cli::{Args, Command, Sandbox};
+use crate::confinement::EndSignals;
 use crate::daemon::{Daemon, Former};
 use crate::log::{Level, Log};
 use crate::ready::Listeners;
 use crate::state::{Restored, State};
+use crate::watchdog::Watchdog;
 
 /// Context of errors of the sandbox, with a hint how to run without a sandbox.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
@@ -109,7 +111,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
             return end(Err(error));
         }
     }
-    let signals = match confinement::block_signals() {
+    let signals = match EndSignals::block() {
         Ok(signals) => signals,
         Err(error) => return end(Err(error)),
     };
@@ -166,7 +168,7 @@ struct Prepared {
     counted: io::Result<()>,
 }
 
-fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Result<()> {
+fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> Result<()> {
     let Prepared {
         readiness,
         former,
@@ -200,8 +202,18 @@ fn run(args: &Args, prepared: Prepared, signals: &SigSet, level: Level) -> Resul
     tracing::info!("ready");
     readiness.tell();
     listeners.ready()?;
-    let signal = signals.wait().context("can't wait for signals")?;
-    tracing::info!("ends by signal {}", signal as i32);
+    let mut watchdog = Watchdog::default();
+    let signal = loop {
+        if let Some(signal) = signals.wait(watchdog::INTERVAL)? {
+            break signal;
+        }
+        if let Some(stuck) = daemon.stuck(&mut watchdog) {
+            // The thread would not let the daemon end in an orderly way.
+            panic!("a thread that serves all ports runs without end: {stuck}");
+        }
+        listeners.alive();
+    };
+    tracing::info!("ends by signal {signal}");
     listeners.stopping();
     drop(daemon);
     Ok(())

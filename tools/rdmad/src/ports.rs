@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::qps;
 use crate::rates;
 use crate::report::{EngineReport, Report};
 use crate::state::{Changes, State};
+use crate::watchdog::{Stuck, Watchdog};
 use crate::workers::WorkerNow;
 
 /// A port of the running daemon.
@@ -301,6 +303,19 @@ impl Ports {
         let workers = self.host.runtime.status();
         let switch = self.host.switch.stats();
         Report::new(engine, workers, devices, switch, has_qps)
+    }
+
+    /// A thread that serves all ports and runs without end, and what it does.
+    pub fn stuck(&self, watchdog: &mut Watchdog) -> Option<String> {
+        let pulses = iter::once(self.host.switch.pulse()).chain(self.host.runtime.pulses());
+        let Stuck { thread, busy } = watchdog.look(pulses)?;
+        let thread = match thread.checked_sub(1) {
+            None => "the switch's thread".to_owned(),
+            Some(worker) => self.workers()[worker].to_string(),
+        };
+        Some(format!(
+            "{busy:.1?} of processor time without a new round: {thread}"
+        ))
     }
 
     /// The activity of each worker, and the work that waits for it.

@@ -14,6 +14,8 @@ use anyhow::{Context, Result};
 
 /// The environment variable with the address of the service manager's socket (sd_notify(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+/// The environment variable of a service manager that waits for reports (sd_watchdog_enabled(3)).
+const WATCHDOG: &str = "WATCHDOG_USEC";
 
 /// The pipe and the service manager to notify, if there are any. The pipe and the manager's socket
 /// are opened before the threads are confined, because the sandbox denies opening files.
@@ -21,6 +23,7 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 pub struct Listeners {
     pipe: Option<Pipe>,
     manager: Option<Manager>,
+    is_watched: bool,
 }
 
 impl Listeners {
@@ -34,7 +37,11 @@ impl Listeners {
         let pipe = ready_fd.map(Pipe::open).transpose()?;
         let manager = env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty());
         let manager = manager.and_then(|name| Manager::connect(&name));
-        Ok(Self { pipe, manager })
+        Ok(Self {
+            pipe,
+            manager,
+            is_watched: env::var_os(WATCHDOG).is_some(),
+        })
     }
 
     /// Reports that QEMU may be started.
@@ -47,6 +54,13 @@ impl Listeners {
             manager.tell("READY=1");
         }
         self.pipe.as_ref().map_or(Ok(()), Pipe::tell)
+    }
+
+    /// Reports that the daemon works, if the service manager ends daemons that do not.
+    pub fn alive(&self) {
+        if let Some(manager) = self.manager.as_ref().filter(|_| self.is_watched) {
+            manager.tell("WATCHDOG=1");
+        }
     }
 
     /// Reports that the daemon ends.

@@ -28,6 +28,7 @@ fn daemon(dir: &Path, notify: &str) -> Command {
         .args(["--port", &port])
         .env_remove("RUST_LOG")
         .env("NOTIFY_SOCKET", notify)
+        .env("WATCHDOG_USEC", "30000000")
         .stderr(Stdio::piped());
     command
 }
@@ -38,6 +39,12 @@ fn message(manager: &UnixDatagram) -> String {
     let mut bytes = [0; 4096];
     let len = manager.recv(&mut bytes).unwrap();
     String::from_utf8(bytes[..len].to_vec()).unwrap()
+}
+
+/// The next message that does not tell of life.
+fn last_message(manager: &UnixDatagram) -> String {
+    let messages = std::iter::repeat_with(|| message(manager));
+    messages.into_iter().find(|it| it != "WATCHDOG=1").unwrap()
 }
 
 fn terminate(child: &Child) {
@@ -60,8 +67,11 @@ fn tells(manager: UnixDatagram, notify: &str) {
     client.region_read(7, 0, &mut [0; 4]).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.engine())).unwrap();
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
+    for _ in 0..2 {
+        assert_eq!(message(&manager), "WATCHDOG=1");
+    }
     terminate(&daemon.0);
-    assert_eq!(message(&manager), "STOPPING=1");
+    assert_eq!(last_message(&manager), "STOPPING=1");
 }
 
 #[test]

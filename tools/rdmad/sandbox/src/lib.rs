@@ -13,7 +13,8 @@
 //! [`spawn`] confines threads only after [`turn_on`]. Programs that never call it, for example unit
 //! tests, run as if this crate were not there.
 //!
-//! [`contain`] limits the harm of a panic to the port for which a thread works.
+//! [`contain`] limits the harm of a panic to the port for which a thread works. A [`Pulse`] tells
+//! whether a thread that works for all ports goes on.
 
 mod contain;
 mod filter;
@@ -21,6 +22,7 @@ mod kind;
 mod landlocked;
 mod lists;
 mod privileges;
+mod pulse;
 mod reserve;
 mod threads;
 mod violation;
@@ -31,6 +33,7 @@ use std::sync::OnceLock;
 pub use self::contain::{contain, end_process_on_panic, Panicked};
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;
+pub use self::pulse::{LastLook, Pulse};
 pub use self::reserve::{Reserve, Task};
 pub use self::threads::{confine_broker, confine_main, spawn};
 

@@ -232,8 +232,7 @@ pub(crate) fn broker(replaces: bool) -> Vec<Allowed> {
 }
 
 fn main() -> Vec<Allowed> {
-    let signals = vec![any(SYS_rt_sigtimedwait)];
-    [signals, events(), interrupts(), errands()].concat()
+    [events(), interrupts(), errands()].concat()
 }
 
 fn worker() -> Vec<Allowed> {

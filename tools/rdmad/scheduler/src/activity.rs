@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sandbox::Pulse;
 use virtio_rdma_abi::number::{Number, PortId};
 
 use crate::flow::{Flow, FlowKey, MAX_PORTS};
@@ -47,12 +48,14 @@ pub(crate) struct Activity {
     round: AtomicU64,
     /// [`NO_TURN`], [`ASLEEP`], or port, flow and time of the turn in progress.
     turn: AtomicU64,
+    pub(crate) pulse: Pulse,
 }
 
 impl Activity {
     /// Notes the start of a round.
     #[inline]
     pub(crate) fn begin(&self, nanos: u64) {
+        self.pulse.beat();
         self.turn.store(NO_TURN, Ordering::Relaxed);
         self.round.store(nanos, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use sandbox::Pulse;
 use virtio_rdma_abi::number::PortId;
 
 use crate::activity::Doing;
@@ -11,6 +12,11 @@ use crate::flow::{Class, PortFlows, Waiting};
 use crate::Scheduler;
 
 impl Scheduler {
+    /// The rounds of each worker.
+    pub fn pulses(&self) -> impl Iterator<Item = &Pulse> {
+        self.workers.iter().map(|worker| &worker.activity.pulse)
+    }
+
     /// The present activity of `worker`, and for how long. The time of a worker that sleeps or is
     /// woken counts from its last round.
     pub fn doing(&self, worker: usize) -> (Doing, Duration) {

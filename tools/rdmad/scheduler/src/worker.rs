@@ -52,6 +52,7 @@ impl<W: Work> Worker<W> {
     pub(crate) fn run(worker: &Mutex<Self>, bed: &Bed) {
         let mut awake = worker.lock();
         become_worker(awake.number);
+        awake.activity().pulse.begin_thread();
         while awake.run_until_sleep() {
             let alarm = awake.alarm();
             drop(awake);

@@ -149,6 +149,7 @@ impl EventLoop {
     /// Runs rounds until the switch is stopped.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
+        self.waker.pulse.begin_thread();
         while !self.waker.is_stopping() {
             let idle = self.lie_down(Instant::now());
             self.wait(idle, &mut events);

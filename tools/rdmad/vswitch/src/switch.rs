@@ -14,7 +14,7 @@ use std::time::Instant;
 use budget::CallClock;
 use parking_lot::Mutex;
 use roce::net::Mac;
-use sandbox::{Kind, Reserve};
+use sandbox::{Kind, Pulse, Reserve};
 use sockets::{Access, SocketPath};
 use thiserror::Error;
 
@@ -277,6 +277,11 @@ impl Switch {
     /// Counters of all ports, in the order of their indices, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
         self.shared.stats()
+    }
+
+    /// The rounds of the switch's thread.
+    pub fn pulse(&self) -> &Pulse {
+        &self.waker.pulse
     }
 }
 

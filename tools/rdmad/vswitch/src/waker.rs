@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Wakes the thread of the switch.
+//! Wakes the thread of the switch, and tells that it does rounds.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use sandbox::Pulse;
 
 /// An eventfd that the thread waits for, written only while the thread sleeps.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub(crate) struct Waker {
     /// The state of the thread: [`AWAKE`], [`CALLED`] or [`ASLEEP`].
     state: AtomicU8,
     stop: AtomicBool,
+    pub(crate) pulse: Pulse,
 }
 
 /// The thread has not been woken since its round began.
@@ -30,6 +32,7 @@ impl Waker {
             event,
             state: AtomicU8::new(AWAKE),
             stop: AtomicBool::new(false),
+            pulse: Pulse::default(),
         })
     }
 
@@ -45,6 +48,7 @@ impl Waker {
     /// causes another round. The swap synchronizes with the threads that woke this one, so what
     /// they queued is visible.
     pub(crate) fn get_up(&self) {
+        self.pulse.beat();
         self.state.swap(AWAKE, Ordering::SeqCst);
     }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use roce::net::Mac;
+use sandbox::Pulse;
 use scheduler::{
     shard, Clock, Crew, Doing, Flow, FlowKey, PortFlows, Scheduler, SchedulerConfig, StandIns,
     Waiting, WorkerKind, MAX_WORKERS,
@@ -198,6 +199,11 @@ impl Runtime {
             uncharged: self.shared.loads.uncharged(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
         }
+    }
+
+    /// The rounds of each worker.
+    pub fn pulses(&self) -> impl Iterator<Item = &Pulse> {
+        self.shared.scheduler.pulses()
     }
 
     /// The activity of each worker. Takes no lock, so it works while a worker
