@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon's engine is killed, and the daemon starts another one. Programs get an event, the
-# driver recovers the device, and the Ethernet link and RDMA work again, without any help.
+# The daemon's engine is killed, and the daemon starts another one, or the daemon's program is
+# replaced. Programs get an event, the driver recovers the device, and the Ethernet link and RDMA
+# work again, without any help.
 # testbed:
 # more: --path wire
 # more: --withhold all
@@ -16,27 +17,32 @@ after_failure() {
 	dmesg | tail -n 80
 }
 
-# Kills the engine, and waits for the devices of both VMs.
+# Kills the engine, or replaces the program, and waits for the devices of both VMs.
 crash_both() {
-	crash
+	crash "$@"
 	until_ok 120 traffic
 }
 
 # Frames of the VMs' Ethernet interfaces pass through the daemon too.
 pings() { ping -c 1 -W 2 "$peer" >/dev/null; }
 
-test_programs_are_told() {
+# The arguments are those of crash.
+programs_are_told() {
 	local name
 	name=$(device 1)
 	start_watch
 	start_soak
-	crash_both
+	crash_both "$@"
 	watch_is_told
 	soak_ends
 	[[ $(device 1) == "$name" ]]
 	log_since 'the device needs a reset: it is not used any more, but reset'
 	until_ok 60 pings
 }
+
+test_programs_are_told() { programs_are_told; }
+
+test_the_program_is_replaced() { programs_are_told upgrade; }
 
 test_again_and_again() {
 	for _ in {1..3}; do
@@ -57,4 +63,5 @@ test_within_a_recovery() {
 	until_ok 60 pings
 }
 
-run_tests test_programs_are_told test_again_and_again test_within_a_recovery
+run_tests test_programs_are_told test_the_program_is_replaced test_again_and_again \
+	test_within_a_recovery

@@ -433,10 +433,11 @@ log_since() { dmesg | sed "1,/$mark\$/d" | grep -F -- "$1"; }
 # Whether VM 1's driver has recovered the device since mark_log, and the device works.
 recovers() { log_since 'the device is reset and probed again' && device_up; }
 
-# Kills the engine of VM 1's daemon, which may serve VM 2 too, and waits for VM 1's device.
+# Kills the engine of VM 1's daemon, which may serve VM 2 too, and waits for VM 1's device. The
+# argument "upgrade" replaces the daemon's program too.
 crash() {
 	mark_log
-	on 0 daemon crash 1
+	on 0 daemon "${1:-crash}" 1
 	until_ok 120 recovers
 }
 

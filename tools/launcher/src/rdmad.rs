@@ -312,12 +312,17 @@ impl Daemons {
     }
 
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
-    /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon stop VM` stops
-    /// the engine, and `daemon continue VM` lets it continue.
+    /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon upgrade VM`
+    /// replaces the running program by that at its path, `daemon stop VM` stops the engine, and
+    /// `daemon continue VM` lets it continue.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let ["daemon", act @ ("kill" | "crash" | "stop" | "continue"), vm] = words[..] else {
-            bail!("unknown command: the host knows only \"daemon kill|crash|stop|continue VM\"");
+        let ["daemon", act @ ("kill" | "crash" | "upgrade" | "stop" | "continue"), vm] = words[..]
+        else {
+            bail!(
+                "unknown command: the host knows only \
+                 \"daemon kill|crash|upgrade|stop|continue VM\""
+            );
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
         let mut running = self.lock();
@@ -328,6 +333,7 @@ impl Daemons {
                 kill_process(daemon.engine()?, Signal::KILL)?;
                 daemon.crashes += 1;
             }
+            "upgrade" => kill_process(Pid::from_child(&daemon.process.0), Signal::USR2)?,
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
             "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
             _ => {

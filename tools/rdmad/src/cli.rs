@@ -94,6 +94,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
+    /// Only tell, by the exit status, whether this program could take over from one that has
+    /// records of this format.
+    #[arg(long, value_name = "FORMAT", hide = true)]
+    pub takes_over: Option<u32>,
+
     /// Users who may connect to the sockets of ports.
     #[command(flatten)]
     pub sockets: SocketArgs,

@@ -12,13 +12,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use recorder::Traced;
 use rustix::process::geteuid;
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sockets::{peer, ROOT};
+use supervisor::Supervision;
 use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 use vswitch::pcap::Captured;
 
@@ -123,6 +124,9 @@ pub enum CtlCommand {
         /// Whether logging starts or ends.
         on: bool,
     },
+    /// Replaces the running program by the one at its path. If that succeeds, the connection ends
+    /// without an answer.
+    Upgrade {},
     /// Changes the level of the log.
     LogLevel {
         /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
@@ -176,6 +180,8 @@ impl From<Reply> for Answer {
 pub struct Control {
     /// The ports of the daemon.
     pub ports: Arc<Ports>,
+    /// The supervisor, who upgrades the daemon.
+    pub supervision: Supervision,
     /// The threads that remove ports.
     pub removals: Removals,
     /// The level of the log.
@@ -281,6 +287,10 @@ impl Control {
                 self.ports.hca(&port)?.recorder().set_traced(traced);
                 tracing::info!(port, qpn, "tracing is {}", if on { "on" } else { "off" });
                 Reply::Done
+            }
+            CtlCommand::Upgrade {} => {
+                tracing::info!("an upgrade was requested");
+                bail!("nothing has changed: {}", self.supervision.upgrade());
             }
             CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;

@@ -163,6 +163,9 @@ enum Command {
         #[arg(long, conflicts_with = "qpn")]
         off: bool,
     },
+    /// Replace the running program by the one that is at its path now, for example after an update
+    /// of its package. VMs keep their devices, whose drivers recover them.
+    Upgrade,
     /// Change the level of the daemon's log.
     LogLevel {
         /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
@@ -219,6 +222,7 @@ impl Command {
                 qpn: *qpn,
                 on: !off,
             },
+            Self::Upgrade => CtlCommand::Upgrade {},
             Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
@@ -241,6 +245,7 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
             qp,
             follow: true,
         } => return follow(args, port, *qp, to),
+        Command::Upgrade => upgrade(&args.socket, &args.command.request())?,
         Command::AddPort { port, sockets } => add_port(&args.socket, port, sockets)?,
         Command::Capture {
             file: Some(file), ..
@@ -344,6 +349,19 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
     Ok(answer)
 }
 
+/// Requests an upgrade, and waits until the new program answers.
+fn upgrade(socket: &Path, request: &CtlCommand) -> Result<(Vec<u8>, Reply)> {
+    let mut answer = Vec::new();
+    let request = serde_json::to_string(request)?;
+    // The connection ends with the engine, in one way or another.
+    let _ = line_server::ask(socket, &request, &[], &mut answer);
+    if answer.is_empty() {
+        ask(socket, &CtlCommand::Ports {}, &[]).context("the new program does not answer")?;
+        return Ok((control::line(Ok(Reply::Done))?, Reply::Done));
+    }
+    parse(answer)
+}
+
 /// Opens the file of a capture, which only its owner may read.
 fn capture_file(path: &Path) -> Result<OwnedFd> {
     if path == Path::new("-") {
@@ -369,6 +387,11 @@ fn ask(socket: &Path, request: &CtlCommand, fds: &[BorrowedFd<'_>]) -> Result<(V
     }
     let mut answer = Vec::new();
     line_server::ask(socket, &request, fds, &mut answer).with_context(context)?;
+    parse(answer)
+}
+
+/// The daemon's reply, as text and parsed. Fails if the daemon has refused the request.
+fn parse(answer: Vec<u8>) -> Result<(Vec<u8>, Reply)> {
     match serde_json::from_slice(&answer).context("can't parse the daemon's reply")? {
         Reply::Error(error) => bail!("{error}"),
         reply => Ok((answer, reply)),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use supervisor::Deaths;
+use supervisor::{Deaths, Supervision};
 use vdev::Records;
 
 use crate::cli::{Args, PortArgs, SocketArgs};
@@ -19,17 +19,13 @@ use crate::state::State;
 use crate::status::Status;
 use crate::watchdog::Watchdog;
 
-/// Earlier engines of this daemon, which have died.
+/// Earlier engines of this daemon.
 pub struct Former {
+    /// Whether one was ready.
+    pub is_any: bool,
     /// The clients of the last one.
     pub records: Arc<Records>,
     pub deaths: Deaths,
-}
-
-impl Former {
-    pub fn is_any(&self) -> bool {
-        self.deaths.count > 0
-    }
 }
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
@@ -52,6 +48,7 @@ impl Daemon {
         dedicated: Vec<usize>,
         level: Level,
         former: &Former,
+        supervision: &Supervision,
     ) -> Result<Self> {
         let ports = Arc::new(Ports::start(args, state, added, dedicated, former)?);
         let status = match &args.status {
@@ -71,6 +68,7 @@ impl Daemon {
             Some(path) => {
                 let control = Control {
                     ports: ports.clone(),
+                    supervision: supervision.clone(),
                     removals: Removals::start()?,
                     level,
                     has_group: args.ctl_group.is_some(),

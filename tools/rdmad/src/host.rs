@@ -55,8 +55,8 @@ pub struct ServedPort {
 
 impl Host {
     /// Starts the switch and the workers. The workers run on the CPUs `dedicated`, if there are
-    /// any. `groups` has the isolation group of each port in `args`. Returns the ports of the switch
-    /// in the order of the ports in `args`.
+    /// any. `groups` has the isolation group of each port in `args`. Returns the ports of the
+    /// switch in the order of the ports in `args`.
     pub fn start(
         args: &Args,
         dedicated: Vec<usize>,
@@ -73,7 +73,7 @@ impl Host {
             uplinks: args.uplinks.clone(),
             access: args.uplink_access(),
             pcap: args.pcap.clone(),
-            pcap_goes_on: former.is_any(),
+            pcap_goes_on: former.is_any,
             faults: args.faults,
         })?;
         let runtime = Runtime::new(RuntimeConfig {

@@ -43,10 +43,10 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use supervisor::{Readiness, Start};
+use supervisor::{Start, Supervision};
 use tracing_subscriber::EnvFilter;
 use vdev::Records;
 use verbs::MAX_PORTS;
@@ -84,9 +84,24 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    if let Some(format) = args.takes_over {
+        return end(takes_over(format));
+    }
     let memory = Records::len(MAX_PORTS as usize);
-    let supervised = supervisor::supervise(memory, |start| engine(args, start));
+    let supervised = supervisor::supervise(memory, Records::FORMAT, |start| engine(args, start));
     supervised.unwrap_or_else(|error| end(Err(error).context("can't start the daemon's engine")))
+}
+
+/// Whether this program can take over from one that has records of this format.
+fn takes_over(format: u32) -> Result<()> {
+    ensure!(
+        format == Records::FORMAT,
+        "the running daemon has records of format {format}, and {} takes over those of format {}: stop and start the \
+         daemon, while no VM uses it",
+        env!("CARGO_PKG_VERSION"),
+        Records::FORMAT
+    );
+    Ok(())
 }
 
 /// Runs the engine: all of the daemon but its supervisor.
@@ -134,11 +149,12 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
     let prepared = Prepared {
-        readiness: start.readiness,
         former: Former {
+            is_any: start.supervision.was_ready(),
             records,
             deaths: start.deaths,
         },
+        supervision: start.supervision,
         state,
         restored,
         dedicated,
@@ -158,8 +174,8 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
 
 /// All that an engine needs before it starts threads.
 struct Prepared {
-    readiness: Readiness,
     former: Former,
+    supervision: Supervision,
     state: State,
     restored: Restored,
     /// The CPUs of workers of their own.
@@ -170,8 +186,8 @@ struct Prepared {
 
 fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> Result<()> {
     let Prepared {
-        readiness,
         former,
+        supervision,
         state,
         restored,
         dedicated,
@@ -190,17 +206,25 @@ fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> R
         );
     }
     limits::raise(args.most_ports());
-    let daemon = Daemon::start(args, state, restored.added, dedicated, level, &former)?;
+    let daemon = Daemon::start(
+        args,
+        state,
+        restored.added,
+        dedicated,
+        level,
+        &former,
+        &supervision,
+    )?;
     former.records.forget_others();
     sockets::close_left();
     // The first engine has told that QEMU may be started.
-    let ready_fd = args.ready_fd.filter(|_| !former.is_any());
+    let ready_fd = args.ready_fd.filter(|_| !former.is_any);
     let listeners = Listeners::open(ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;
     }
     tracing::info!("ready");
-    readiness.tell();
+    supervision.tell_ready();
     listeners.ready()?;
     let mut watchdog = Watchdog::default();
     let signal = loop {

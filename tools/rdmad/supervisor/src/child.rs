@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The system calls that start an engine.
+//! The system calls that start an engine, and those before another program is executed.
 
 #![allow(unsafe_code)]
 
 use std::io;
 
+use crate::UPGRADE;
 use libc::c_long;
+use nix::sys::signal::{signal, SigHandler};
 use rustix::process::{getpid, getppid, set_parent_process_death_signal, Pid, Signal};
 
 /// Starts a child that shares the table of open files, and continues in both processes: returns the
@@ -36,4 +38,12 @@ pub(crate) fn start() -> io::Result<Option<Pid>> {
         // The number of a process fits.
         child => Ok(Pid::from_raw(child as i32)),
     }
+}
+
+/// Ignores the signal that requests an upgrade, until it is blocked again: the program that is
+/// executed would end by it before.
+pub(crate) fn ignore_requests() -> io::Result<()> {
+    // SAFETY: No handler of the program is replaced, since it has none for this signal.
+    unsafe { signal(UPGRADE, SigHandler::SigIgn) }?;
+    Ok(())
 }

@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use rustix::io::{fcntl_setfd, FdFlags};
 
 /// The descriptors that the last engine has left open. Dropping this value closes those that were
 /// not taken.
@@ -19,12 +21,12 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 pub struct Inherited(BTreeSet<RawFd>);
 
 impl Inherited {
-    /// All descriptors but `own`, those that the supervisor had before it started the first engine.
-    /// To be called before the process opens others.
-    pub(crate) fn new(own: &BTreeSet<RawFd>) -> io::Result<Self> {
+    /// All descriptors but those of the supervisor.
+    pub(crate) fn new(of_supervisor: &BTreeSet<RawFd>) -> io::Result<Self> {
         // The invariant holds: the last engine has opened these descriptors. It is dead, and this
         // process is a copy of the supervisor, which opens none between two engines.
-        Ok(Self(open_files()?.difference(own).copied().collect()))
+        let left = open_files()?.difference(of_supervisor).copied().collect();
+        Ok(Self(left))
     }
 
     /// Whether there are no descriptors.
@@ -70,4 +72,29 @@ pub(crate) fn open_files() -> io::Result<BTreeSet<RawFd>> {
     // Without the descriptor by which the directory was read, which is closed now.
     numbers.retain(|number| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok());
     Ok(numbers)
+}
+
+/// Keeps these descriptors open when the process executes another program, or closes them then.
+pub(crate) fn set_kept_over_exec(numbers: &BTreeSet<RawFd>, kept: bool) -> io::Result<()> {
+    let flags = match kept {
+        true => FdFlags::empty(),
+        false => FdFlags::CLOEXEC,
+    };
+    for number in numbers.intersection(&open_files()?) {
+        // SAFETY: The descriptor is open: no engine runs, and this process has one thread, which
+        // closes none here.
+        let file = unsafe { BorrowedFd::borrow_raw(*number) };
+        fcntl_setfd(file, flags)?;
+    }
+    Ok(())
+}
+
+/// A descriptor that the program before this one has left open. `None` if it is not open.
+pub(crate) fn take_over(number: RawFd) -> Option<OwnedFd> {
+    if number <= 2 || !open_files().ok()?.contains(&number) {
+        return None;
+    }
+    // SAFETY: The descriptor is open, and no other value of this process owns it: the process has
+    // just begun, has one thread, and has opened no file that it still owns.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
 }

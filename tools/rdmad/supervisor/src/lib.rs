@@ -11,31 +11,39 @@
 //!
 //! The supervisor interprets nothing that an engine, a guest or a network wrote. An engine can
 //! close or replace descriptors of the supervisor; of these the supervisor uses standard error and
-//! the descriptor for its signals alone. If the supervisor dies, its engine is killed.
+//! its own few descriptors alone. If the supervisor dies, its engine is killed.
+//!
+//! An [upgrade](Supervision::upgrade) is a death on purpose: the engine is killed, and the
+//! supervisor executes the [program](successor) that is at its path now, which starts the next one.
 
 #![deny(unsafe_code)]
 
 mod child;
 mod inherited;
+mod successor;
+mod supervision;
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::forget;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions, WaitStatus};
-use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion};
 
 pub use self::inherited::Inherited;
+use self::successor::{Left, Successor};
+pub use self::supervision::Supervision;
 
 /// An engine that lives so long has not failed at once.
 const STABLE: Duration = Duration::from_secs(10);
@@ -53,7 +61,7 @@ pub struct Start {
     /// Memory that all engines share. It contains zeroes when the first engine starts.
     pub memory: Arc<MmapRegion>,
     pub deaths: Deaths,
-    pub readiness: Readiness,
+    pub supervision: Supervision,
 }
 
 /// The unexpected ends of engines since the start of the supervisor.
@@ -71,26 +79,6 @@ pub struct Death {
     pub cause: String,
 }
 
-/// The means of an engine to tell the supervisor that it works.
-#[derive(Debug)]
-pub struct Readiness(Arc<MmapRegion>);
-
-impl Readiness {
-    /// Tells that the engine works, so that another one is started if it ends unexpectedly.
-    pub fn tell(&self) {
-        self.word().store(1, Ordering::Release);
-    }
-
-    fn was_told(&self) -> bool {
-        self.word().load(Ordering::Acquire) != 0
-    }
-
-    fn word(&self) -> &AtomicU64 {
-        let word = self.0.get_atomic_ref(0);
-        word.expect("the memory has a word")
-    }
-}
-
 impl Start {
     /// The start of an engine without a supervisor.
     ///
@@ -98,56 +86,83 @@ impl Start {
     ///
     /// There is not enough memory.
     pub fn alone(memory: usize) -> io::Result<Self> {
+        let memory = Memory::new(memory)?;
         Ok(Self {
             inherited: Inherited::default(),
-            memory: shared_memory(memory)?,
+            memory: memory.of_engines()?,
             deaths: Deaths::default(),
-            readiness: Readiness(shared_memory(size_of::<u64>())?),
+            supervision: Supervision::new(&memory.file, request()?)?,
         })
     }
 }
 
 /// Runs `engine` in a child process, and again in another child if the process ends unexpectedly
-/// after it was [ready](Readiness::tell). All engines share `memory` bytes of memory. The calling
-/// process must have one thread.
+/// after it was [ready](Supervision::tell_ready). All engines share `memory` bytes of memory, whose
+/// content has this `format`. The calling process must have one thread.
 ///
 /// Returns once in the supervisor, with the exit status of the last engine, and once in each
-/// engine, with the result of `engine`. SIGTERM and SIGINT end the engine.
+/// engine, with the result of `engine`. SIGTERM and SIGINT end the engine. SIGUSR2 requests an
+/// [upgrade](Supervision::upgrade).
 ///
 /// # Errors
 ///
-/// The first engine can't be started.
-pub fn supervise(memory: usize, engine: impl FnOnce(Start) -> ExitCode) -> io::Result<ExitCode> {
-    let memory = shared_memory(memory)?;
-    let readiness = Readiness(shared_memory(size_of::<u64>())?);
+/// The first engine can't be started, or the program before this one has left no valid memory.
+pub fn supervise(
+    memory: usize,
+    format: u32,
+    engine: impl FnOnce(Start) -> ExitCode,
+) -> io::Result<ExitCode> {
+    let before = inherited::open_files()?;
+    let (memory, own) = match Left::take() {
+        Some(left) => {
+            // Other programs that this one starts, such as brokers, get none of them.
+            inherited::set_kept_over_exec(&(&before - &left.own), false)?;
+            (Memory::take_over(left.memory, memory)?, left.own)
+        }
+        None => (Memory::new(memory)?, before.clone()),
+    };
     let mut signals = SigSet::empty();
-    for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT] {
+    for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, UPGRADE] {
         signals.add(signal);
     }
     let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let mut supervisor = Supervisor {
         signals: SignalFd::with_flags(&signals, flags)?,
+        supervision: Supervision::new(&memory.file, request()?)?,
+        successor: Successor::new(format)?,
         is_ending: false,
+        is_upgrading: false,
         in_a_row: 0,
     };
-    let own = inherited::open_files()?;
+    let of_engines = memory.of_engines()?;
+    let opened = &inherited::open_files()? - &before;
+    let of_supervisor = &(&own | &opened) | &BTreeSet::from([memory.file.as_raw_fd()]);
     let mut deaths = Deaths::default();
     loop {
         let began = Instant::now();
         let Some(engine_id) = child::start()? else {
             mask.thread_set_mask()?;
-            // The descriptor is that of the supervisor.
-            forget(supervisor);
+            let supervision = supervisor.supervision.clone();
+            // These and their clones have descriptors of the supervisor, which stay open.
+            forget((supervisor, memory.file, of_engines.clone()));
             return Ok(engine(Start {
-                inherited: Inherited::new(&own)?,
-                memory,
+                inherited: Inherited::new(&of_supervisor)?,
+                memory: of_engines,
                 deaths,
-                readiness,
+                supervision,
             }));
         };
         let end = supervisor.await_end(engine_id)?;
-        if end.exit_status() == Some(0) || supervisor.is_ending || !readiness.was_told() {
+        if supervisor.is_upgrading && !supervisor.is_ending {
+            supervisor.is_upgrading = false;
+            let left = &inherited::open_files()? - &of_supervisor;
+            let error = supervisor.successor.take_over(&memory.file, &own, &left);
+            tell(&format!("can't execute the new program: {error}"));
+        } else if end.exit_status() == Some(0)
+            || supervisor.is_ending
+            || !supervisor.supervision.was_ready()
+        {
             return Ok(status_of(end));
         }
         let cause = End(end).to_string();
@@ -164,11 +179,23 @@ pub fn supervise(memory: usize, engine: impl FnOnce(Start) -> ExitCode) -> io::R
     }
 }
 
+/// The signal that requests an upgrade.
+const UPGRADE: signal::Signal = signal::SIGUSR2;
+
+/// An eventfd for requests for an upgrade.
+fn request() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
 /// The supervisor of one engine after another.
 struct Supervisor {
     signals: SignalFd,
+    supervision: Supervision,
+    successor: Successor,
     /// Whether a signal has asked for the end.
     is_ending: bool,
+    /// Whether the engine was killed for an upgrade.
+    is_upgrading: bool,
     /// Number of engines in a row that have failed at once.
     in_a_row: u32,
 }
@@ -181,12 +208,46 @@ impl Supervisor {
                 return Ok(end);
             }
             self.await_signal(None)?;
+            if self.is_upgrade_requested()? {
+                self.upgrade(engine);
+            }
             while let Some(signal) = self.next_signal()? {
-                if signal != Signal::CHILD {
-                    self.is_ending = true;
-                    // Fails only if the engine has ended.
-                    let _ = kill_process(engine, signal);
+                match signal {
+                    Signal::CHILD => {}
+                    Signal::USR2 => self.upgrade(engine),
+                    _ => {
+                        self.is_ending = true;
+                        // Fails only if the engine has ended.
+                        let _ = kill_process(engine, signal);
+                    }
                 }
+            }
+        }
+    }
+
+    /// Whether the engine has requested an upgrade since the last call.
+    fn is_upgrade_requested(&self) -> io::Result<bool> {
+        match rustix::io::read(&**self.supervision.request, &mut [0; 8]) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills the engine for an upgrade, unless the new program does not take over.
+    fn upgrade(&mut self, engine: Pid) {
+        if !self.supervision.was_ready() || self.is_upgrading {
+            return;
+        }
+        match self.successor.check() {
+            Ok(()) => {
+                self.is_upgrading = true;
+                // Fails only if the engine has ended.
+                let _ = kill_process(engine, Signal::KILL);
+            }
+            Err(why) => {
+                tell(&format!("no upgrade: {why}"));
+                self.supervision.refuse(&why);
             }
         }
     }
@@ -210,7 +271,8 @@ impl Supervisor {
             }
             self.await_signal(Some(left))?;
             while let Some(signal) = self.next_signal()? {
-                if signal != Signal::CHILD {
+                // A request for an upgrade is not kept: there is nobody who waits for an answer.
+                if !matches!(signal, Signal::CHILD | Signal::USR2) {
                     return Ok(true);
                 }
             }
@@ -220,7 +282,10 @@ impl Supervisor {
     fn await_signal(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(
-            &mut [PollFd::new(&self.signals, PollFlags::IN)],
+            &mut [
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(&**self.supervision.request, PollFlags::IN),
+            ],
             timeout.as_ref(),
         ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -278,14 +343,37 @@ fn tell(line: &str) {
     }
 }
 
-/// Memory that a child process shares.
-fn shared_memory(len: usize) -> io::Result<Arc<MmapRegion>> {
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    let flags = flags.bits() as i32 | libc::MAP_ANONYMOUS;
-    let protection = (ProtFlags::READ | ProtFlags::WRITE).bits() as i32;
-    let builder = MmapRegionBuilder::new(len.next_multiple_of(4096));
-    let builder = builder.with_mmap_prot(protection).with_mmap_flags(flags);
-    Ok(Arc::new(builder.build().map_err(io::Error::other)?))
+/// The memory that supervisor and engines share, which outlives the program: a file.
+struct Memory {
+    file: File,
+    /// Bytes of the engines, after those of the [`Supervision`].
+    len: usize,
+}
+
+impl Memory {
+    fn new(len: usize) -> io::Result<Self> {
+        let file = File::from(memfd_create("virtio-rdmad", MemfdFlags::CLOEXEC)?);
+        let len = len.next_multiple_of(4096);
+        file.set_len((supervision::LEN + len) as u64)?;
+        Ok(Self { file, len })
+    }
+
+    /// The memory of the program before this one.
+    fn take_over(file: File, len: usize) -> io::Result<Self> {
+        let len = len.next_multiple_of(4096);
+        if file.metadata()?.len() != (supervision::LEN + len) as u64 {
+            return Err(io::Error::other(
+                "the memory of the old program has another size",
+            ));
+        }
+        Ok(Self { file, len })
+    }
+
+    fn of_engines(&self) -> io::Result<Arc<MmapRegion>> {
+        let at = FileOffset::new(self.file.try_clone()?, supervision::LEN as u64);
+        let memory = MmapRegion::from_file(at, self.len);
+        Ok(Arc::new(memory.map_err(io::Error::other)?))
+    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn run(engine: fn(Start) -> ExitCode) -> ExitCode {
-    supervise(MEMORY, engine).unwrap()
+    supervise(MEMORY, 1, engine).unwrap()
 }
 
 fn word(start: &Start, index: usize) -> &AtomicU64 {
@@ -74,7 +74,7 @@ fn heir(mut start: Start) -> ExitCode {
             (&theirs).write_all(b"left behind").unwrap();
             word(&start, 1).store(ours.into_raw_fd() as u64, Ordering::Relaxed);
             word(&start, 2).store(theirs.into_raw_fd() as u64, Ordering::Relaxed);
-            start.readiness.tell();
+            start.supervision.tell_ready();
         }
         _ => {
             assert_eq!(start.deaths.count, 1);
@@ -106,7 +106,7 @@ fn heir(mut start: Start) -> ExitCode {
 
 /// Is ready, prints its number, and waits for a signal.
 fn waiting(start: Start) -> ExitCode {
-    start.readiness.tell();
+    start.supervision.tell_ready();
     println!("{}", getpid().as_raw_nonzero());
     loop {
         sleep(PATIENCE);
@@ -115,7 +115,7 @@ fn waiting(start: Start) -> ExitCode {
 
 /// Dies at once.
 fn dying(start: Start) -> ExitCode {
-    start.readiness.tell();
+    start.supervision.tell_ready();
     println!("dies");
     die()
 }

@@ -2,8 +2,12 @@
 
 //! The daemon's engine is killed under its drivers, and another one takes its place.
 
+use std::fs;
 use std::fs::File;
 use std::marker;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -17,6 +21,7 @@ use rustix::fs::MemfdFlags;
 use testkit::wait_until;
 
 use crate::daemon;
+use crate::daemon_of;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::endpoint::PLAIN;
@@ -24,8 +29,10 @@ use crate::endpoint::RECEIVE_COOKIE;
 use crate::memory::PAGE;
 use crate::only;
 use crate::pattern;
+use crate::process::child_of;
 use crate::rings;
 use crate::wire::*;
+use crate::PROGRAM;
 
 /// A message whose receiver sleeps until the event: rings, memory and interrupts work.
 fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
@@ -140,6 +147,100 @@ fn the_next_engine_answers_what_the_last_one_has_not_read() {
     held(&mut || driver.map_more(1 << 40, PAGE, &memory));
     // A reset is a write without an answer, and the driver waits for its effect.
     held(&mut || driver.initialize());
+}
+
+/// Replaces the program `path` by a script.
+fn replace(path: &Path, script: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, script).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// The program at the path of the daemon takes over the process, the drivers and the sockets.
+#[test]
+fn another_program_takes_over() {
+    for path in ["direct", "wire"] {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("virtio-rdmad");
+        fs::copy(PROGRAM, &program).unwrap();
+        let daemon = daemon_of(&program, dir.path(), path, &[]);
+        let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+        exchange(&mut a, &mut b);
+        let runs = || fs::read_link(format!("/proc/{}/exe", daemon.0.id())).unwrap();
+        // The broker has nothing of the drivers.
+        let files_of_broker = || {
+            let broker = child_of(daemon.engine())?;
+            Some(fs::read_dir(format!("/proc/{broker}/fd")).ok()?.count())
+        };
+        let files = files_of_broker();
+        assert!(files.is_some());
+        for version in 1..=3 {
+            let new = dir.path().join(format!("version-{version}"));
+            fs::copy(PROGRAM, &new).unwrap();
+            fs::rename(&new, &program).unwrap();
+            assert!(runs().to_str().unwrap().ends_with(" (deleted)"));
+            daemon.upgrade();
+            assert_eq!(runs(), program, "the new file");
+            wait_until("the broker is started", || files_of_broker() == files);
+            for side in [&mut a, &mut b] {
+                side.driver.await_failure();
+            }
+            [a, b] = [a, b].map(|side| side.again(PLAIN));
+            exchange(&mut a, &mut b);
+        }
+        // An engine that dies afterwards is replaced as before.
+        daemon.kill_engine();
+        for side in [&mut a, &mut b] {
+            side.driver.await_failure();
+        }
+        [a, b] = [a, b].map(|side| side.again(PLAIN));
+        exchange(&mut a, &mut b);
+    }
+}
+
+/// A program that does not take over changes nothing, and `ctl` tells the reason.
+#[test]
+fn a_program_that_does_not_take_over_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("virtio-rdmad");
+    fs::copy(PROGRAM, &program).unwrap();
+    let socket = dir.path().join("ctl");
+    let more = ["--ctl", socket.to_str().unwrap()];
+    let daemon = daemon_of(&program, dir.path(), "direct", &more);
+    let engine = daemon.engine();
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    let upgrade = || {
+        let mut ctl = Command::new(PROGRAM);
+        ctl.args(["ctl", "--socket"]).arg(&socket).arg("upgrade");
+        let output = ctl.output().unwrap();
+        (
+            output.status.success(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    for (script, reason) in [
+        (
+            "#!/bin/sh\necho I do not >&2\nexit 3\n",
+            "does not take over: exit status: 3: I do not",
+        ),
+        ("#!/bin/sh\nexec sleep 60\n", "does not answer"),
+        ("no program", "can't be started"),
+    ] {
+        replace(&program, script);
+        let (is_done, error) = upgrade();
+        assert!(!is_done && error.contains(reason), "{error}");
+        assert!(error.contains("nothing has changed"), "{error}");
+        assert_eq!(daemon.engine(), engine);
+    }
+    fs::remove_file(&program).unwrap();
+    assert!(upgrade().1.contains("No such file"));
+    // All objects are still there.
+    exchange(&mut a, &mut b);
+    fs::copy(PROGRAM, &program).unwrap();
+    assert_eq!(upgrade(), (true, String::new()));
+    assert_ne!(daemon.engine(), engine);
+    a.driver.await_failure();
 }
 
 /// Monitors that connect between two engines wait for the second one.

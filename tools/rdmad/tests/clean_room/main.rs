@@ -47,6 +47,8 @@ use wire::*;
 /// MAC addresses of the ports.
 const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 9, 0, 1], [0x52, 0x54, 0, 9, 0, 2]];
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_virtio-rdmad");
+
 /// Starts a daemon with the ports a and b, whose sockets are in `dir`. Port a has a configured IP
 /// address, so it may use only this address and its link-local address. Its driver uses the
 /// link-local address.
@@ -56,7 +58,12 @@ fn daemon(dir: &Path, path: &str) -> Daemon {
 
 /// Like [`daemon`], with more arguments.
 fn daemon_with(dir: &Path, path: &str, more: &[&str]) -> Daemon {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    daemon_of(Path::new(PROGRAM), dir, path, more)
+}
+
+/// Like [`daemon_with`], with another program.
+fn daemon_of(program: &Path, dir: &Path, path: &str, more: &[&str]) -> Daemon {
+    let mut command = Command::new(program);
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {
         let socket = dir.join(name);
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");

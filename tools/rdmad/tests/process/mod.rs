@@ -54,6 +54,16 @@ impl Daemon {
         });
     }
 
+    /// Requests an upgrade, and waits until the new program has started its engine.
+    pub fn upgrade(&self) {
+        let engine = self.engine();
+        let daemon = Pid::from_child(&self.0);
+        kill_process(daemon, Signal::USR2).unwrap();
+        wait_until("the new program has started an engine", || {
+            child_of(self.0.id()).is_some_and(|other| other != engine)
+        });
+    }
+
     /// Kills the engine, and starts no other one until `work` is done.
     pub fn without_engine(&self, work: impl FnOnce()) {
         let number = |process: u32| Pid::from_raw(process as i32).unwrap();
@@ -85,7 +95,7 @@ pub fn engine(daemon: &Child) -> u32 {
 }
 
 /// The first child of a process with one thread.
-fn child_of(process: u32) -> Option<u32> {
+pub fn child_of(process: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }

@@ -341,7 +341,7 @@ impl PciFunction {
         record.set_function(vector, former.status, former.is_used);
         if former.status != 0 {
             self.state
-                .ask_for_reset("the daemon's engine has died, and another one has started");
+                .ask_for_reset("the daemon has started another engine, and all objects are lost");
         }
         Ok(())
     }

@@ -111,6 +111,10 @@ enum State {
 }
 
 impl Records {
+    /// Version of what a record contains, and of the number of records. To be increased with each
+    /// change: a program does not take over from one with another format.
+    pub const FORMAT: u32 = 1;
+
     /// Number of bytes of memory for `count` records.
     pub const fn len(count: usize) -> usize {
         count * WORDS * WORD

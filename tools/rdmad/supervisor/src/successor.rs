@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The replacement of the running program by the one that is at its path now.
+//!
+//! The new program is executed in the process of the supervisor, whose number the service manager
+//! and the users know. Descriptors stay open, and the memory of the engines is a file.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{fcntl_setfl, OFlags};
+
+use crate::child;
+use crate::inherited;
+
+/// The environment variable with which the new program finds what the old one has left: the
+/// descriptor of the memory, and those that the program had before it started an engine.
+const LEFT: &str = "VIRTIO_RDMAD_LEFT";
+/// The option with which the new program is asked whether it understands the memory.
+const OPTION: &str = "--takes-over";
+/// How long the new program may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// The program at the path of this one.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    /// The version of the memory's content.
+    format: u32,
+}
+
+/// Things that the program before this one in this process has left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) memory: File,
+    /// Descriptors that no engine has opened.
+    pub(crate) own: BTreeSet<RawFd>,
+}
+
+impl Successor {
+    pub(crate) fn new(format: u32) -> io::Result<Self> {
+        Ok(Self {
+            path: env::current_exe()?,
+            arguments: env::args_os().skip(1).collect(),
+            format,
+        })
+    }
+
+    /// Checks whether the program accepts the command line and understands the memory.
+    ///
+    /// # Errors
+    ///
+    /// It can't be started, or does not take over.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let told = |error| format!("{} can't be started: {error}", self.path.display());
+        let mut program = Command::new(&self.path)
+            .args(&self.arguments)
+            .args([OPTION, &self.format.to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(told)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match program.try_wait().map_err(told)? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => {
+                    let reason = program.stderr.as_mut().map(reason).unwrap_or_default();
+                    let path = self.path.display();
+                    return Err(format!("{path} does not take over: {status}{reason}"));
+                }
+                None if Instant::now() > until => {
+                    // A child that was killed is waited for.
+                    let _ = program.kill().and_then(|()| program.wait());
+                    return Err(format!("{} does not answer", self.path.display()));
+                }
+                None => thread::sleep(INTERVAL),
+            }
+        }
+    }
+
+    /// Executes the program, with `left`, the descriptors of the last engine. Returns only if that
+    /// fails.
+    pub(crate) fn take_over(
+        &self,
+        memory: &File,
+        own: &BTreeSet<RawFd>,
+        left: &BTreeSet<RawFd>,
+    ) -> io::Error {
+        let memory = memory.as_raw_fd();
+        let numbers = [memory].into_iter().chain(own.iter().copied());
+        let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
+        let kept = left | &BTreeSet::from([memory]);
+        let prepared = inherited::set_kept_over_exec(&kept, true);
+        let error = match prepared.and_then(|()| child::ignore_requests()) {
+            Ok(()) => Command::new(&self.path)
+                .args(&self.arguments)
+                .env(LEFT, numbers.join(" "))
+                .exec(),
+            Err(error) => error,
+        };
+        // The next engine belongs to this program, and starts other programs.
+        let _ = inherited::set_kept_over_exec(&kept, false);
+        error
+    }
+}
+
+/// The first lines that a program has written to `stderr`, after a colon.
+fn reason(stderr: &mut ChildStderr) -> String {
+    let mut text = [0; 512];
+    // A child of the program may hold the pipe open, so the read must not wait.
+    let read = fcntl_setfl(&*stderr, OFlags::NONBLOCK).map(|()| stderr.read(&mut text));
+    let len = read.map_or(0, Result::unwrap_or_default);
+    match String::from_utf8_lossy(&text[..len]).trim() {
+        "" => String::new(),
+        text => format!(": {text}"),
+    }
+}
+
+impl Left {
+    /// Takes what the program before this one has left. `None` if there was none.
+    pub(crate) fn take() -> Option<Self> {
+        let left = env::var(LEFT).ok()?;
+        env::remove_var(LEFT);
+        let numbers = left.split(' ').map(str::parse::<RawFd>);
+        let numbers: Vec<_> = numbers.collect::<Result<_, _>>().ok()?;
+        let (&memory, own) = numbers.split_first()?;
+        Some(Self {
+            memory: inherited::take_over(memory)?.into(),
+            own: own.iter().copied().collect(),
+        })
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory by which an engine and its supervisor tell each other of readiness and upgrades.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+/// Bytes of the memory: a page.
+pub(crate) const LEN: usize = 4096;
+/// How long an engine waits for the answer to a request for an upgrade.
+const PATIENCE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_millis(10);
+
+// Words.
+const READY: usize = 0;
+const REFUSALS: usize = 1;
+const TEXT_LEN: usize = 2;
+const TEXT: usize = 3;
+const WORD: usize = size_of::<u64>();
+const MAX_TEXT: usize = LEN - TEXT * WORD;
+
+/// The means of an engine and its supervisor to tell each other something.
+#[derive(Clone, Debug)]
+pub struct Supervision {
+    memory: Arc<MmapRegion>,
+    /// An eventfd by which an engine requests an upgrade. It is the supervisor's descriptor, which
+    /// the engine must not close.
+    pub(crate) request: Arc<ManuallyDrop<OwnedFd>>,
+}
+
+impl Supervision {
+    /// The memory is the first page of `file`.
+    pub(crate) fn new(file: &File, request: OwnedFd) -> io::Result<Self> {
+        let file = FileOffset::new(file.try_clone()?, 0);
+        let memory = MmapRegion::from_file(file, LEN).map_err(io::Error::other)?;
+        Ok(Self {
+            memory: Arc::new(memory),
+            request: Arc::new(ManuallyDrop::new(request)),
+        })
+    }
+
+    /// Tells that the engine works, so that another one is started if it ends unexpectedly.
+    pub fn tell_ready(&self) {
+        self.word(READY).store(1, Ordering::Release);
+    }
+
+    /// Whether an engine has worked.
+    pub fn was_ready(&self) -> bool {
+        self.word(READY).load(Ordering::Acquire) != 0
+    }
+
+    /// Requests that the program be replaced by the one that is at its path now. Does not return if
+    /// that succeeds, since this process ends.
+    ///
+    /// # Errors
+    ///
+    /// The supervisor refuses the upgrade for this reason.
+    pub fn upgrade(&self) -> String {
+        let before = self.refusals();
+        let until = Instant::now() + PATIENCE;
+        if let Err(error) = rustix::io::write(&**self.request, &1u64.to_ne_bytes()) {
+            return format!("the supervisor can't be asked: {error}");
+        }
+        while self.refusals() == before {
+            if Instant::now() > until {
+                return "the supervisor does not answer".to_owned();
+            }
+            thread::sleep(INTERVAL);
+        }
+        self.refusal()
+    }
+
+    /// Refuses an upgrade.
+    pub(crate) fn refuse(&self, why: &str) {
+        let bytes = &why.as_bytes()[..why.len().min(MAX_TEXT)];
+        for (at, chunk) in bytes.chunks(WORD).enumerate() {
+            let mut word = [0; WORD];
+            word[..chunk.len()].copy_from_slice(chunk);
+            let word = u64::from_ne_bytes(word);
+            self.word(TEXT + at).store(word, Ordering::Relaxed);
+        }
+        self.word(TEXT_LEN)
+            .store(bytes.len() as u64, Ordering::Relaxed);
+        self.word(REFUSALS).fetch_add(1, Ordering::Release);
+    }
+
+    fn refusals(&self) -> u64 {
+        self.word(REFUSALS).load(Ordering::Acquire)
+    }
+
+    fn refusal(&self) -> String {
+        let len = self.word(TEXT_LEN).load(Ordering::Relaxed) as usize;
+        let words = (0..MAX_TEXT / WORD).map(|at| self.word(TEXT + at));
+        let bytes = words.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        let bytes: Vec<_> = bytes.take(len).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        let word = self.memory.get_atomic_ref(index * WORD);
+        word.expect("the page has this word")
+    }
+}
