@@ -7,6 +7,7 @@ use std::fs::File;
 use std::marker;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
@@ -79,16 +80,33 @@ fn another_engine_serves_the_drivers() {
     }
 }
 
-/// Engines die while their drivers ask without a pause. Each request is answered once.
-#[test]
-fn no_answer_is_lost() {
-    let dir = tempfile::tempdir().unwrap();
-    let daemon = daemon(dir.path(), "direct");
-    let memory = memory();
-    // Counts the answers that a driver gets.
-    let answers = |name: &str, mut ask: Box<dyn FnMut(&mut Driver) + marker::Send>| {
+/// Drivers that ask without a pause. Each request must be answered once.
+struct Asking([Arc<AtomicU64>; 2]);
+
+impl Asking {
+    /// Drivers at the sockets a and b of `dir`.
+    fn start(dir: &Path) -> Self {
+        let mut identity = None;
+        let ask = move |driver: &mut Driver| {
+            let answer = driver.config(&[(4, 8)]);
+            assert_eq!(identity.get_or_insert_with(|| answer.clone()), &answer);
+            driver.reset();
+        };
+        let memory = memory();
+        let map = move |driver: &mut Driver| {
+            driver.map_more(1 << 40, PAGE, &memory);
+            driver.unmap(1 << 40, PAGE);
+        };
+        Self([Self::ask(dir.join("a"), ask), Self::ask(dir.join("b"), map)])
+    }
+
+    /// Asks in another thread. Returns the number of answers.
+    fn ask(
+        path: PathBuf,
+        mut ask: impl FnMut(&mut Driver) + marker::Send + 'static,
+    ) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
-        let (path, answered) = (dir.path().join(name), count.clone());
+        let answered = count.clone();
         // Not joined, since an answer that is lost is waited for without end.
         thread::spawn(move || {
             let mut driver = Driver::new(&path, RING_ADDR);
@@ -98,25 +116,63 @@ fn no_answer_is_lost() {
             }
         });
         count
-    };
-    let mut identity = None;
-    let ask = move |driver: &mut Driver| {
-        let answer = driver.config(&[(4, 8)]);
-        assert_eq!(identity.get_or_insert_with(|| answer.clone()), &answer);
-    };
-    let map = move |driver: &mut Driver| {
-        driver.map_more(1 << 40, PAGE, &memory);
-        driver.unmap(1 << 40, PAGE);
-    };
-    let counts = [answers("a", Box::new(ask)), answers("b", Box::new(map))];
-    for engine in 0..7 {
-        let until = counts.each_ref().map(|it| it.load(Ordering::Relaxed) + 20);
-        wait_until(&format!("engine {engine} answers"), || {
-            let now = counts.each_ref().map(|it| it.load(Ordering::Relaxed));
-            now.iter().zip(until).all(|(now, until)| *now >= until)
+    }
+
+    fn counts(&self) -> [u64; 2] {
+        self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Waits until each driver has got some more answers.
+    fn go_on(&self, when: &str) {
+        let before = self.counts();
+        wait_until(&format!("answers {when}"), || {
+            let answers = self.counts().into_iter().zip(before);
+            answers.into_iter().all(|(now, before)| now >= before + 20)
         });
+    }
+}
+
+/// Engines die while their drivers ask without a pause.
+#[test]
+fn no_answer_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let drivers = Asking::start(dir.path());
+    for engine in 0..7 {
+        drivers.go_on(&format!("of engine {engine}"));
         daemon.kill_engine();
     }
+}
+
+/// An engine dies when one of its threads begins a certain system call for the first, second or
+/// third time. This covers each step of a request.
+#[test]
+#[ignore = "pauses between engines take a minute"]
+fn an_engine_can_die_at_each_system_call() {
+    const CALLS: [&str; 9] = [
+        "recvmsg", "recvfrom", "write", "splice", "mmap", "munmap", "close", "fstat", "ppoll",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let drivers = Asking::start(dir.path());
+    for (call, count) in CALLS
+        .into_iter()
+        .flat_map(|call| [1, 2, 3].map(|count| (call, count)))
+    {
+        let when = format!("before the engine dies at {call} {count}");
+        drivers.go_on(&when);
+        let engine = daemon.engine();
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-p", &engine.to_string()]);
+        strace.args(["-e", &format!("trace={call}")]);
+        strace.args(["-e", &format!("inject={call}:signal=KILL:when={count}")]);
+        let mut strace = strace.spawn().unwrap();
+        wait_until(&format!("death at {call} {count}"), || {
+            daemon.try_engine().is_some_and(|other| other != engine)
+        });
+        strace.wait().unwrap();
+    }
+    drivers.go_on("of the last engine");
 }
 
 /// Requests that the dead engine has not read are answered by the next one, each once and in order.

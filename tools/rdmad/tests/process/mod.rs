@@ -30,6 +30,11 @@ impl Daemon {
         engine(&self.0)
     }
 
+    /// The number of its engine's process, unless the engine has died.
+    pub fn try_engine(&self) -> Option<u32> {
+        child_of(self.0.id())
+    }
+
     /// Stops the engine until it is killed.
     pub fn stop_engine(&self) {
         let engine = self.engine();
@@ -50,7 +55,7 @@ impl Daemon {
         let number = Pid::from_raw(engine as i32).unwrap();
         kill_process(number, Signal::KILL).unwrap();
         wait_until("another engine has started", || {
-            child_of(self.0.id()).is_some_and(|other| other != engine)
+            self.try_engine().is_some_and(|other| other != engine)
         });
     }
 
@@ -60,7 +65,7 @@ impl Daemon {
         let daemon = Pid::from_child(&self.0);
         kill_process(daemon, Signal::USR2).unwrap();
         wait_until("the new program has started an engine", || {
-            child_of(self.0.id()).is_some_and(|other| other != engine)
+            self.try_engine().is_some_and(|other| other != engine)
         });
     }
 
