@@ -19,6 +19,9 @@ use std::time::Duration;
 use rustix::fs::ftruncate;
 use rustix::fs::memfd_create;
 use rustix::fs::MemfdFlags;
+use rustix::process::kill_process;
+use rustix::process::Pid;
+use rustix::process::Signal;
 use testkit::wait_until;
 
 use crate::daemon;
@@ -253,6 +256,50 @@ fn another_program_takes_over() {
         [a, b] = [a, b].map(|side| side.again(PLAIN));
         exchange(&mut a, &mut b);
     }
+}
+
+/// Requests for upgrades come while one is under way, and then the end. A driver is served until
+/// then, and another daemon can begin at the same sockets.
+#[test]
+fn upgrades_at_once_and_an_end_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let mut last = None;
+    for round in 0..4 {
+        let mut daemon = daemon(dir.path(), "direct");
+        let number = Pid::from_child(&daemon.0);
+        let signal = |signal| kill_process(number, signal).unwrap();
+        let mut driver = Driver::new(&path, RING_ADDR);
+        let identity = driver.config(&[(4, 8)]);
+        for _ in 0..8 {
+            signal(Signal::USR2);
+            assert_eq!(driver.config(&[(4, 8)]), identity);
+            signal(Signal::USR2);
+            thread::sleep(Duration::from_millis(7 * round));
+        }
+        assert_eq!(driver.config(&[(4, 8)]), identity);
+        signal(Signal::USR2);
+        thread::sleep(Duration::from_millis(5 * round));
+        last = daemon.try_engine().or(last);
+        signal(Signal::TERM);
+        daemon.0.wait().unwrap();
+    }
+    let is_gone = || !fs::exists(format!("/proc/{}", last.unwrap())).unwrap();
+    wait_until("the last engine has ended", is_gone);
+}
+
+/// A monitor that ends while there is no engine does not keep the next one from connecting.
+#[test]
+fn a_monitor_that_ends_meanwhile_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    exchange(&mut a, &mut b);
+    daemon.without_engine(|| drop(a));
+    let mut a = Endpoint::new(&dir.path().join("a"), PLAIN);
+    b.driver.await_failure();
+    let mut b = b.again(PLAIN);
+    exchange(&mut a, &mut b);
 }
 
 /// A program that does not take over changes nothing, and `ctl` tells the reason.
