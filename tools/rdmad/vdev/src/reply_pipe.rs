@@ -41,6 +41,7 @@ impl ReplyPipe {
 
     /// Stores a reply. The pipe is empty.
     pub(crate) fn put(&self, reply: &[u8]) -> io::Result<()> {
+        debug_assert!(reply.len() <= MAX_REPLY);
         match rustix::io::write(&self.input, reply)? {
             len if len == reply.len() => Ok(()),
             _ => Err(io::Error::other("the reply does not fit into its pipe")),
