@@ -130,8 +130,15 @@ impl Records {
                 return State::Free;
             }
             let memory = &*memory;
-            let former = Words { memory, index }.former(inherited);
-            former.map_or(State::Free, |former| State::Former(Box::new(former)))
+            let words = Words { memory, index };
+            let Some(former) = words.former(inherited) else {
+                // It must not refer to descriptors that others get later.
+                if words.get(CONNECTION) != 0 {
+                    words.erase();
+                }
+                return State::Free;
+            };
+            State::Former(Box::new(former))
         };
         let states = Mutex::new((0..count).map(state).collect());
         Self { memory, states }

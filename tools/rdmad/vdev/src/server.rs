@@ -21,7 +21,7 @@ use sockets::{peer, Access, Peer, SocketPath};
 use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::interrupt::InterruptStats;
-use crate::record::{Former, Records};
+use crate::record::{Former, Record, Records};
 use crate::reply_pipe::ReplyPipe;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
@@ -247,6 +247,19 @@ impl Drop for Handle {
     }
 }
 
+/// A session of which a record tells. The record is erased before the descriptors are closed, since
+/// other clients get their numbers.
+struct Recorded<'a> {
+    session: Session,
+    record: &'a Record,
+}
+
+impl Drop for Recorded<'_> {
+    fn drop(&mut self) {
+        self.record.disconnected();
+    }
+}
+
 struct Server {
     listener: UnixListener,
     user: Option<u32>,
@@ -294,10 +307,10 @@ impl Server {
             log.info(format_args!("the last engine's client is served again"));
             self.serve_contained(|| {
                 let reset = function.reset;
+                let mut recorded = self.session(connection, replies)?;
                 self.function.restore(function)?;
-                let mut session = self.session(connection, replies)?;
-                session.resume(reset)?;
-                self.serve(session)
+                recorded.session.resume(reset)?;
+                self.serve(recorded)
             });
         }
         loop {
@@ -361,16 +374,19 @@ impl Server {
         }
     }
 
-    fn session(&self, stream: UnixStream, replies: ReplyPipe) -> io::Result<Session> {
+    fn session(&self, stream: UnixStream, replies: ReplyPipe) -> io::Result<Recorded<'_>> {
+        let (function, signals) = (self.function.clone(), self.signals.clone());
+        let session = Session::new(stream, replies, function, signals)?;
         let record = &self.function.state.record;
-        record.connected(stream.as_fd(), &replies);
-        Session::new(stream, replies, self.function.clone(), self.signals.clone())
+        record.connected(session.as_fd(), session.replies());
+        Ok(Recorded { session, record })
     }
 
     /// Serves a client until the client disconnects or the server ends.
-    fn serve(&self, mut session: Session) -> io::Result<()> {
+    fn serve(&self, mut recorded: Recorded<'_>) -> io::Result<()> {
+        let session = &mut recorded.session;
         loop {
-            let ready = self.wait(Some(&session))?;
+            let ready = self.wait(Some(session))?;
             if ready.stop {
                 return Ok(());
             }
@@ -443,7 +459,6 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
     use crate::testing::Nothing;
 
     #[test]

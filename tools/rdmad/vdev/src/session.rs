@@ -51,6 +51,10 @@ impl Session {
         })
     }
 
+    pub(crate) fn replies(&self) -> &ReplyPipe {
+        &self.pipe
+    }
+
     /// Goes on serving a client whose engine has died, maybe while it reset the function by
     /// `reset`, which is done now.
     pub(crate) fn resume(&mut self, reset: Option<Header>) -> io::Result<()> {
@@ -61,7 +65,12 @@ impl Session {
             self.send()?;
         }
         // While a reset is answered later, the client sends no other command that is answered.
-        self.client.resume(reset.filter(|_| !is_answered));
+        let reset = reset.filter(|_| !is_answered);
+        if let Some(reset) = &reset {
+            // It is in the socket yet if the engine has died right after it began the reset.
+            self.stream.take_executed(|it| it == reset)?;
+        }
+        self.client.resume(reset);
         self.reset_done()
     }
 
@@ -167,19 +176,22 @@ mod tests {
         |session| session.send().unwrap(),
     ];
 
+    fn command(id: u16, command: VfioUserCommand, flags: u32) -> Header {
+        Header {
+            id,
+            command: command as u16,
+            // LOSSLESS: A header is short.
+            size: Header::LEN as u32,
+            flags,
+            error: 0,
+        }
+    }
+
     #[test]
     fn a_command_is_answered_once_wherever_its_engine_dies() {
         for count in 0..=STEPS.len() {
             let (mut client, connection) = UnixStream::pair().unwrap();
             let engines = Engines::new(connection);
-            let command = |id, command, flags| Header {
-                id,
-                command: command as u16,
-                // LOSSLESS: A header is short.
-                size: Header::LEN as u32,
-                flags,
-                error: 0,
-            };
             let mut messages = Vec::new();
             // The first command wants no reply.
             command(1, VfioUserCommand::DeviceGetInfo, 1 << 4).encode(&mut messages);
@@ -201,6 +213,35 @@ mod tests {
                 .chunks(32)
                 .map(|it| u16::from_ne_bytes([it[0], it[1]]));
             assert_eq!(Vec::from_iter(ids), [2, 3], "after {count} steps");
+        }
+    }
+
+    /// The engine dies after it has begun the reset, with the command in the socket or not.
+    #[test]
+    fn a_reset_is_answered_once() {
+        for is_taken in [false, true] {
+            let (mut client, connection) = UnixStream::pair().unwrap();
+            let engines = Engines::new(connection);
+            let reset = command(7, VfioUserCommand::DeviceReset, 0);
+            let mut message = Vec::new();
+            reset.encode(&mut message);
+            client.write_all(&message).unwrap();
+            let mut session = engines.session();
+            assert_eq!(session.stream.receive().unwrap(), StreamRead::Data);
+            let message = session.stream.next().unwrap().unwrap();
+            session.client.handle(message, &mut session.reply).unwrap();
+            if is_taken {
+                session.stream.take().unwrap();
+            }
+            drop(session);
+            let mut next = engines.session();
+            next.resume(Some(reset)).unwrap();
+            while next.serve().unwrap() == Served::Input {}
+            next.reset_done().unwrap();
+            drop((next, engines));
+            let mut replies = Vec::new();
+            client.read_to_end(&mut replies).unwrap();
+            assert_eq!(replies.len(), Header::LEN, "one answer");
         }
     }
 }
