@@ -309,9 +309,12 @@ impl Ports {
     pub fn stuck(&self, watchdog: &mut Watchdog) -> Option<String> {
         let pulses = iter::once(self.host.switch.pulse()).chain(self.host.runtime.pulses());
         let Stuck { thread, busy } = watchdog.look(pulses)?;
+        // Without names of ports: the thread may hold up one that has locked their list.
+        let runtime = &self.host.runtime;
+        let doing = |worker: usize| Some(runtime.activities().get(worker)?.doing);
         let thread = match thread.checked_sub(1) {
             None => "the switch's thread".to_owned(),
-            Some(worker) => self.workers()[worker].to_string(),
+            Some(worker) => format!("worker {worker}, {:?}", doing(worker)),
         };
         Some(format!(
             "{busy:.1?} of processor time without a new round: {thread}"

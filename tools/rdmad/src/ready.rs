@@ -11,11 +11,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use anyhow::{Context, Result};
+use rustix::process::getppid;
 
 /// The environment variable with the address of the service manager's socket (sd_notify(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// The environment variable of a service manager that waits for reports (sd_watchdog_enabled(3)).
 const WATCHDOG: &str = "WATCHDOG_USEC";
+/// The environment variable with the number of the process that reports, which is the supervisor.
+const WATCHED: &str = "WATCHDOG_PID";
 
 /// The pipe and the service manager to notify, if there are any. The pipe and the manager's socket
 /// are opened before the threads are confined, because the sandbox denies opening files.
@@ -40,7 +43,7 @@ impl Listeners {
         Ok(Self {
             pipe,
             manager,
-            is_watched: env::var_os(WATCHDOG).is_some(),
+            is_watched: is_watched(),
         })
     }
 
@@ -69,6 +72,13 @@ impl Listeners {
             manager.tell("STOPPING=1");
         }
     }
+}
+
+/// Whether the service manager waits for reports of this daemon.
+fn is_watched() -> bool {
+    let process = env::var(WATCHED).ok();
+    let supervisor = getppid().map(|it| it.as_raw_nonzero().to_string());
+    env::var_os(WATCHDOG).is_some() && (process.is_none() || process == supervisor)
 }
 
 /// The file descriptor of `--ready-fd`.
@@ -114,6 +124,8 @@ impl Manager {
         let connected = address(name).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
             socket.connect_addr(&address)?;
+            // The thread has other work than to wait for a service manager.
+            socket.set_nonblocking(true)?;
             Ok(socket)
         });
         match connected {
