@@ -97,7 +97,7 @@ pub struct Args {
     /// Only tell, by the exit status, whether this program could take over from one that has
     /// records of this format.
     #[arg(long, value_name = "FORMAT", hide = true)]
-    pub takes_over: Option<u32>,
+    pub takes_over: Option<String>,
 
     /// Users who may connect to the sockets of ports.
     #[command(flatten)]

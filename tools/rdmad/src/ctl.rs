@@ -2,7 +2,7 @@
 
 //! The command `ctl`, which controls a running daemon.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -353,8 +353,12 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
 fn upgrade(socket: &Path, request: &CtlCommand) -> Result<(Vec<u8>, Reply)> {
     let mut answer = Vec::new();
     let request = serde_json::to_string(request)?;
-    // The connection ends with the engine, in one way or another.
-    let _ = line_server::ask(socket, &request, &[], &mut answer);
+    let asked = line_server::ask(socket, &request, &[], &mut answer);
+    // The connection ends with the engine.
+    match asked.map_err(|error| error.kind()) {
+        Ok(_) | Err(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+        Err(kind) => bail!("no answer from {}: {kind}", socket.display()),
+    }
     if answer.is_empty() {
         ask(socket, &CtlCommand::Ports {}, &[]).context("the new program does not answer")?;
         return Ok((control::line(Ok(Reply::Done))?, Reply::Done));

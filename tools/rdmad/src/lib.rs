@@ -84,22 +84,25 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
-    if let Some(format) = args.takes_over {
-        return end(takes_over(format));
-    }
     let memory = Records::len(MAX_PORTS as usize);
+    if let Some(format) = args.takes_over {
+        return end(takes_over(&format, memory));
+    }
+    if let Err(error) = limits::raise() {
+        return end(Err(error));
+    }
     let supervised = supervisor::supervise(memory, Records::FORMAT, |start| engine(args, start));
     supervised.unwrap_or_else(|error| end(Err(error).context("can't start the daemon's engine")))
 }
 
-/// Whether this program can take over from one that has records of this format.
-fn takes_over(format: u32) -> Result<()> {
+/// Whether this program can take over from one with memory of this format. Its own has `len` bytes.
+fn takes_over(format: &str, len: usize) -> Result<()> {
+    let own = supervisor::format(Records::FORMAT, len);
     ensure!(
-        format == Records::FORMAT,
-        "the running daemon has records of format {format}, and {} takes over those of format {}: stop and start the \
+        format == own,
+        "the running daemon has records of format {format}, and {} takes over those of {own}: stop and start the \
          daemon, while no VM uses it",
         env!("CARGO_PKG_VERSION"),
-        Records::FORMAT
     );
     Ok(())
 }
@@ -205,7 +208,7 @@ fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> R
              {error}): limit it by MemoryMax= or a control group"
         );
     }
-    limits::raise(args.most_ports());
+    limits::check_files(args.most_ports());
     let daemon = Daemon::start(
         args,
         state,

@@ -19,18 +19,20 @@ const OF_A_PORT: u64 = 16;
 /// included.
 const OWN_MEMORY: u64 = 512 << 20;
 
-/// Raises the limit of open files to its maximum. Logs a warning if this does not suffice for
-/// `ports` ports.
-pub fn raise(ports: usize) {
+/// Raises the limit of open files to its maximum. To be called by the supervisor, since its engines
+/// open files in its table.
+pub fn raise() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    let limit = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
+    setrlimit(Resource::Nofile, raised).context("can't raise the limit on open files")
+}
+
+/// Logs a warning if the limit of open files does not suffice for `ports` ports.
+pub fn check_files(ports: usize) {
+    let limit = getrlimit(Resource::Nofile).current;
     let needed = needed(ports);
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(

@@ -8,8 +8,8 @@ use std::io;
 
 use crate::UPGRADE;
 use libc::c_long;
-use nix::sys::signal::{signal, SigHandler};
-use rustix::process::{getpid, getppid, set_parent_process_death_signal, Pid, Signal};
+use nix::sys::signal::{signal, SigHandler, Signal};
+use rustix::process::{getpid, getppid, set_parent_process_death_signal, Pid};
 
 /// Starts a child that shares the table of open files, and continues in both processes: returns the
 /// child's number in the parent, and `None` in the child. The child is killed if the parent dies.
@@ -28,7 +28,7 @@ pub(crate) fn start() -> io::Result<Option<Pid>> {
     match child {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
+            set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             if getppid() != Some(parent) {
                 // The parent has died before it could be watched.
                 std::process::exit(1);
@@ -40,10 +40,16 @@ pub(crate) fn start() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Ignores the signal that requests an upgrade, until it is blocked again: the program that is
-/// executed would end by it before.
+/// Ignores the signal that requests an upgrade where it is not blocked: a process that the
+/// supervisor starts would end by it.
 pub(crate) fn ignore_requests() -> io::Result<()> {
     // SAFETY: No handler of the program is replaced, since it has none for this signal.
     unsafe { signal(UPGRADE, SigHandler::SigIgn) }?;
     Ok(())
+}
+
+/// Ignores SIGPIPE, as the runtime does: an attempt to execute another program has changed that.
+pub(crate) fn ignore_broken_pipes() {
+    // SAFETY: As above. It can't fail: the signal exists and can be ignored.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
 }

@@ -21,12 +21,11 @@ use rustix::io::{fcntl_setfd, FdFlags};
 pub struct Inherited(BTreeSet<RawFd>);
 
 impl Inherited {
-    /// All descriptors but those of the supervisor.
-    pub(crate) fn new(of_supervisor: &BTreeSet<RawFd>) -> io::Result<Self> {
-        // The invariant holds: the last engine has opened these descriptors. It is dead, and this
-        // process is a copy of the supervisor, which opens none between two engines.
-        let left = open_files()?.difference(of_supervisor).copied().collect();
-        Ok(Self(left))
+    /// The descriptors that the last engine has left. To be called before the process opens others.
+    pub(crate) fn of(left: BTreeSet<RawFd>) -> Self {
+        // The invariant holds: the last engine has opened these descriptors. It was dead before the
+        // supervisor listed them, and this process is a copy of the supervisor, which owns others.
+        Self(left)
     }
 
     /// Whether there are no descriptors.

@@ -12,6 +12,7 @@
 //! The supervisor interprets nothing that an engine, a guest or a network wrote. An engine can
 //! close or replace descriptors of the supervisor; of these the supervisor uses standard error and
 //! its own few descriptors alone. If the supervisor dies, its engine is killed.
+//! A supervisor whose descriptors are replaced may end or wait for ever.
 //!
 //! An [upgrade](Supervision::upgrade) is a death on purpose: the engine is killed, and the
 //! supervisor executes the [program](successor) that is at its path now, which starts the next one.
@@ -29,14 +30,15 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::forget;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::sys::signal::{self, SigSet, SigmaskHow};
+use nix::sys::signal::{self, SigSet};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::fs::{fcntl_add_seals, fcntl_get_seals, memfd_create, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions, WaitStatus};
 use vm_memory::{FileOffset, MmapRegion};
@@ -125,12 +127,13 @@ pub fn supervise(
     for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, UPGRADE] {
         signals.add(signal);
     }
-    let mask = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    signals.thread_block()?;
+    child::ignore_requests()?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let mut supervisor = Supervisor {
         signals: SignalFd::with_flags(&signals, flags)?,
         supervision: Supervision::new(&memory.file, request()?)?,
-        successor: Successor::new(format)?,
+        successor: Successor::new(format, memory.len)?,
         is_ending: false,
         is_upgrading: false,
         in_a_row: 0,
@@ -141,13 +144,16 @@ pub fn supervise(
     let mut deaths = Deaths::default();
     loop {
         let began = Instant::now();
-        let Some(engine_id) = child::start()? else {
-            mask.thread_set_mask()?;
+        // Before the engine runs: from then on this process opens and closes files of its own.
+        let left = &inherited::open_files()? - &of_supervisor;
+        let Some(engine_id) = supervisor.start_engine()? else {
+            // Also those that the program before this one has blocked.
+            signals.thread_unblock()?;
             let supervision = supervisor.supervision.clone();
             // These and their clones have descriptors of the supervisor, which stay open.
             forget((supervisor, memory.file, of_engines.clone()));
             return Ok(engine(Start {
-                inherited: Inherited::new(&of_supervisor)?,
+                inherited: Inherited::of(left),
                 memory: of_engines,
                 deaths,
                 supervision,
@@ -157,7 +163,9 @@ pub fn supervise(
         if supervisor.is_upgrading && !supervisor.is_ending {
             supervisor.is_upgrading = false;
             let left = &inherited::open_files()? - &of_supervisor;
-            let error = supervisor.successor.take_over(&memory.file, &own, &left);
+            let checked = memory.check();
+            let error = checked.map(|()| supervisor.successor.take_over(&memory.file, &own, &left));
+            let error = error.unwrap_or_else(|error| error);
             tell(&format!("can't execute the new program: {error}"));
         } else if end.exit_status() == Some(0)
             || supervisor.is_ending
@@ -177,6 +185,13 @@ pub fn supervise(
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// The format of memory of `len` bytes for engines, whose content has this `format`, as the program
+/// that takes over is asked for it. The first number is the version of the supervisor's own part.
+pub fn format(format: u32, len: usize) -> String {
+    let len = len.next_multiple_of(4096);
+    format!("1.{format}.{len}")
 }
 
 /// The signal that requests an upgrade.
@@ -201,14 +216,29 @@ struct Supervisor {
 }
 
 impl Supervisor {
+    /// Starts an engine: returns its number, and `None` in the engine. If the host has no process
+    /// or memory left, tries again, unless no engine has worked yet.
+    fn start_engine(&mut self) -> io::Result<Option<Pid>> {
+        loop {
+            match child::start() {
+                Err(error) if self.supervision.was_ready() => {
+                    tell(&format!("no engine can be started: {error}"));
+                    if self.is_ended_within(MAX_PAUSE)? {
+                        return Err(error);
+                    }
+                }
+                started => return started,
+            }
+        }
+    }
+
     /// Waits for the end of an engine, and passes signals on to it.
     fn await_end(&mut self, engine: Pid) -> io::Result<WaitStatus> {
         loop {
             if let Some((_, end)) = waitpid(Some(engine), WaitOptions::NOHANG)? {
                 return Ok(end);
             }
-            self.await_signal(None)?;
-            if self.is_upgrade_requested()? {
+            if self.await_signal_or_request()? {
                 self.upgrade(engine);
             }
             while let Some(signal) = self.next_signal()? {
@@ -225,12 +255,23 @@ impl Supervisor {
         }
     }
 
-    /// Whether the engine has requested an upgrade since the last call.
-    fn is_upgrade_requested(&self) -> io::Result<bool> {
-        match rustix::io::read(&**self.supervision.request, &mut [0; 8]) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
-            Err(error) => Err(error.into()),
+    /// Waits for a signal or for the engine's request for an upgrade. Returns whether there was a
+    /// request.
+    fn await_signal_or_request(&self) -> io::Result<bool> {
+        let request = &**self.supervision.request;
+        let mut fds = [
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(request, PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match fds[1].revents() {
+            none if none.is_empty() => Ok(false),
+            PollFlags::IN => Ok(rustix::io::read(request, &mut [0; 8]).map(|_| true)?),
+            // The engine has closed or replaced the descriptor.
+            _ => Err(Errno::BADF.into()),
         }
     }
 
@@ -269,7 +310,7 @@ impl Supervisor {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.await_signal(Some(left))?;
+            self.await_signal(left)?;
             while let Some(signal) = self.next_signal()? {
                 // A request for an upgrade is not kept: there is nobody who waits for an answer.
                 if !matches!(signal, Signal::CHILD | Signal::USR2) {
@@ -279,13 +320,10 @@ impl Supervisor {
         }
     }
 
-    fn await_signal(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    fn await_signal(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Timespec::try_from(timeout).ok();
         match poll(
-            &mut [
-                PollFd::new(&self.signals, PollFlags::IN),
-                PollFd::new(&**self.supervision.request, PollFlags::IN),
-            ],
+            &mut [PollFd::new(&self.signals, PollFlags::IN)],
             timeout.as_ref(),
         ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -348,25 +386,57 @@ struct Memory {
     file: File,
     /// Bytes of the engines, after those of the [`Supervision`].
     len: usize,
+    identity: (u64, u64),
+}
+
+/// The memory has always the same size, so that no access to it fails.
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// Device and inode of a file.
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 impl Memory {
     fn new(len: usize) -> io::Result<Self> {
-        let file = File::from(memfd_create("virtio-rdmad", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("virtio-rdmad", flags)?);
         let len = len.next_multiple_of(4096);
         file.set_len((supervision::LEN + len) as u64)?;
-        Ok(Self { file, len })
+        fcntl_add_seals(&file, SEALS)?;
+        let identity = identity(&file)?;
+        Ok(Self {
+            file,
+            len,
+            identity,
+        })
     }
 
     /// The memory of the program before this one.
     fn take_over(file: File, len: usize) -> io::Result<Self> {
         let len = len.next_multiple_of(4096);
-        if file.metadata()?.len() != (supervision::LEN + len) as u64 {
-            return Err(io::Error::other(
-                "the memory of the old program has another size",
-            ));
+        let is_whole = file.metadata()?.len() == (supervision::LEN + len) as u64;
+        // A file of another kind has no seals.
+        if !is_whole || !fcntl_get_seals(&file)?.contains(SEALS) {
+            return Err(io::Error::other("the old program has left other memory"));
         }
-        Ok(Self { file, len })
+        let identity = identity(&file)?;
+        Ok(Self {
+            file,
+            len,
+            identity,
+        })
+    }
+
+    /// Checks that the descriptor is still that of the memory: an engine can replace it.
+    fn check(&self) -> io::Result<()> {
+        match identity(&self.file)? == self.identity {
+            true => Ok(()),
+            false => Err(io::Error::other("an engine has replaced the memory")),
+        }
     }
 
     fn of_engines(&self) -> io::Result<Arc<MmapRegion>> {

@@ -36,8 +36,8 @@ const INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct Successor {
     path: PathBuf,
     arguments: Vec<OsString>,
-    /// The version of the memory's content.
-    format: u32,
+    /// The version of the memory's content, and its size: what the new program must understand.
+    format: String,
 }
 
 /// Things that the program before this one in this process has left.
@@ -49,11 +49,15 @@ pub(crate) struct Left {
 }
 
 impl Successor {
-    pub(crate) fn new(format: u32) -> io::Result<Self> {
+    pub(crate) fn new(format: u32, len: usize) -> io::Result<Self> {
+        let mut arguments = env::args_os();
+        // A link on the path may lead to another version later.
+        let path = arguments.next().map(PathBuf::from);
+        let path = path.filter(|path| path.is_absolute() && path.exists());
         Ok(Self {
-            path: env::current_exe()?,
-            arguments: env::args_os().skip(1).collect(),
-            format,
+            path: path.map_or_else(env::current_exe, Ok)?,
+            arguments: arguments.collect(),
+            format: super::format(format, len),
         })
     }
 
@@ -66,7 +70,7 @@ impl Successor {
         let told = |error| format!("{} can't be started: {error}", self.path.display());
         let mut program = Command::new(&self.path)
             .args(&self.arguments)
-            .args([OPTION, &self.format.to_string()])
+            .args([OPTION, &self.format])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -103,13 +107,14 @@ impl Successor {
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
         let kept = left | &BTreeSet::from([memory]);
         let prepared = inherited::set_kept_over_exec(&kept, true);
-        let error = match prepared.and_then(|()| child::ignore_requests()) {
+        let error = match prepared {
             Ok(()) => Command::new(&self.path)
                 .args(&self.arguments)
                 .env(LEFT, numbers.join(" "))
                 .exec(),
             Err(error) => error,
         };
+        child::ignore_broken_pipes();
         // The next engine belongs to this program, and starts other programs.
         let _ = inherited::set_kept_over_exec(&kept, false);
         error

@@ -15,8 +15,9 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 /// Bytes of the memory: a page.
 pub(crate) const LEN: usize = 4096;
-/// How long an engine waits for the answer to a request for an upgrade.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an engine waits for the answer to a request for an upgrade. The supervisor waits less
+/// long for the new program, and clients of the engine longer.
+const PATIENCE: Duration = Duration::from_secs(7);
 const INTERVAL: Duration = Duration::from_millis(10);
 
 // Words.
