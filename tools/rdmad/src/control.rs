@@ -27,11 +27,11 @@ use crate::cli::SocketArgs;
 use crate::events::Events;
 use crate::line_server::{whole, Answers, Pieces};
 use crate::log::{parse_level, Level};
+use crate::long_commands::LongCommands;
 use crate::objects;
 use crate::ports::{PortState, Ports};
 use crate::qps::Listed;
 use crate::rates::{self, parse_bytes, parse_messages};
-use crate::removals::Removals;
 use crate::workers::WorkerNow;
 
 /// Maximum length of a request in bytes.
@@ -182,8 +182,8 @@ pub struct Control {
     pub ports: Arc<Ports>,
     /// The supervisor, who upgrades the daemon.
     pub supervision: Supervision,
-    /// The threads that remove ports.
-    pub removals: Removals,
+    /// The threads for commands that may take long.
+    pub long_commands: LongCommands,
     /// The level of the log.
     pub level: Level,
     /// Whether users other than root and the daemon's user may control the daemon, if the
@@ -214,17 +214,12 @@ impl Control {
                 Reply::Done
             }
             CtlCommand::RemovePort { port } => {
-                let (ports, client) = (self.ports.clone(), client.clone());
-                self.removals.run(move || {
-                    let removed = ports.remove(&port);
-                    let reply = removed.map(|()| {
-                        tracing::info!(port, "removed");
-                        Reply::Done
-                    });
-                    // The client may have gone.
-                    let _ = line(reply).and_then(|line| (&*client).write_all(&line));
-                })?;
-                return Ok(Answer::Later);
+                let ports = self.ports.clone();
+                return self.reply_later(client, move || {
+                    ports.remove(&port)?;
+                    tracing::info!(port, "removed");
+                    Ok(Reply::Done)
+                });
             }
             CtlCommand::Capture { port } => {
                 self.ports.capture(&port, fds)?;
@@ -290,7 +285,10 @@ impl Control {
             }
             CtlCommand::Upgrade {} => {
                 tracing::info!("an upgrade was requested");
-                bail!("nothing has changed: {}", self.supervision.upgrade());
+                let supervision = self.supervision.clone();
+                return self.reply_later(client, move || {
+                    bail!("nothing has changed: {}", supervision.upgrade())
+                });
             }
             CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;
@@ -301,6 +299,20 @@ impl Control {
             }
         };
         Ok(reply.into())
+    }
+
+    /// Executes a command that may take long in another thread, which replies to the client.
+    fn reply_later(
+        &mut self,
+        client: &Arc<UnixStream>,
+        execute: impl FnOnce() -> Result<Reply> + Send + 'static,
+    ) -> Result<Answer> {
+        let client = client.clone();
+        self.long_commands.run(move || {
+            // The client may have gone.
+            let _ = line(execute()).and_then(|line| (&*client).write_all(&line));
+        })?;
+        Ok(Answer::Later)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
 use crate::line_server::LineServer;
 use crate::log::Level;
+use crate::long_commands::LongCommands;
 use crate::ports::Ports;
-use crate::removals::Removals;
 use crate::report::EngineReport;
 use crate::state::State;
 use crate::status::Status;
@@ -69,7 +69,7 @@ impl Daemon {
                 let control = Control {
                     ports: ports.clone(),
                     supervision: supervision.clone(),
-                    removals: Removals::start()?,
+                    long_commands: LongCommands::start()?,
                     level,
                     has_group: args.ctl_group.is_some(),
                 };

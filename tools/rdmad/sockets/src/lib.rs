@@ -217,7 +217,7 @@ fn socket_at(
     connect: impl FnOnce() -> io::Result<()>,
 ) -> Result<(OwnedFd, SocketPath), Error> {
     let left = left::take(path, socket_type);
-    // Not if its file was removed meanwhile, or replaced by another one.
+    // Not if its file was removed meanwhile.
     let is_there = |_: &OwnedFd| fs::symlink_metadata(path).is_ok_and(|it| is_socket(&it));
     let (directory, socket) = match left.filter(is_there) {
         Some(socket) => (socket_directory(path, access)?, socket),

@@ -27,8 +27,9 @@ use crate::inherited;
 const LEFT: &str = "VIRTIO_RDMAD_LEFT";
 /// The option with which the new program is asked whether it understands the memory.
 const OPTION: &str = "--takes-over";
-/// How long the new program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the new program may take to answer. If the engine dies meanwhile, its VMs wait, and
+/// QEMU does so for 5 s.
+const PATIENCE: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// The program at the path of this one.

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads that remove ports.
-//!
-//! The client of a port can delay the end of the port. The thread of the control socket does not
-//! wait for it.
+//! Threads that execute commands that may take long: the client of a port can delay the end of the
+//! port, and a new program its answer. The thread of the control socket does not wait for them.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sandbox::{Kind, Reserve, Task};
 
-/// Maximum number of ports that are being removed at a time.
+/// Maximum number of such commands at a time.
 const THREADS: usize = 4;
 
-/// The threads that remove ports, and their tasks. Dropping this value waits until all tasks are
+/// The threads, and their tasks. Dropping this value waits until all tasks are
 /// done.
-pub struct Removals {
+pub struct LongCommands {
     threads: Reserve,
     tasks: Vec<Task>,
 }
 
-impl Removals {
+impl LongCommands {
     /// Starts the threads.
     pub fn start() -> Result<Self> {
         let threads = Reserve::start(Kind::Control, THREADS);
         Ok(Self {
-            threads: threads.context("can't start the threads that remove ports")?,
+            threads: threads.context("can't start the threads for long commands")?,
             tasks: Vec::new(),
         })
     }
@@ -37,14 +35,14 @@ impl Removals {
     /// All threads have work.
     pub fn run(&mut self, work: impl FnOnce() + Send + 'static) -> Result<()> {
         self.tasks.retain(|task| !task.wait_for(Duration::ZERO));
-        let task = self.threads.run("removal", work);
-        let busy = || format!("{THREADS} ports are being removed already; try again later");
+        let task = self.threads.run("long-command", work);
+        let busy = || format!("{THREADS} commands take long already; try again later");
         self.tasks.push(task.with_context(busy)?);
         Ok(())
     }
 }
 
-impl Drop for Removals {
+impl Drop for LongCommands {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.wait();
@@ -58,12 +56,12 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
 
     #[test]
-    fn removals_are_bounded_and_waited_for() {
-        let mut removals = Removals::start().unwrap();
+    fn long_commands_are_bounded_and_waited_for() {
+        let mut long_commands = LongCommands::start().unwrap();
         let (ended, ends) = channel();
-        let begin = |removals: &mut Removals, go: Receiver<()>| {
+        let begin = |long_commands: &mut LongCommands, go: Receiver<()>| {
             let ended = ended.clone();
-            removals.run(move || {
+            long_commands.run(move || {
                 // The sender is dropped.
                 go.recv().unwrap_err();
                 ended.send(()).unwrap();
@@ -71,18 +69,18 @@ mod tests {
         };
         let (go, gates): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
         for gate in gates {
-            begin(&mut removals, gate).unwrap();
+            begin(&mut long_commands, gate).unwrap();
         }
-        let error = begin(&mut removals, channel().1).unwrap_err();
+        let error = begin(&mut long_commands, channel().1).unwrap_err();
         assert!(error.to_string().contains("try again"), "{error:#}");
         drop(go);
         // A thread that has ended its work can be given new work.
         for _ in 0..THREADS {
             ends.recv().unwrap();
         }
-        removals.tasks[0].wait();
-        begin(&mut removals, channel().1).unwrap();
-        drop(removals);
+        long_commands.tasks[0].wait();
+        begin(&mut long_commands, channel().1).unwrap();
+        drop(long_commands);
         assert!(ends.try_recv().is_ok(), "the drop waits");
     }
 }
