@@ -171,7 +171,7 @@ pub fn supervise(
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
         {
-            return Ok(status_of(end));
+            return Ok(supervisor.status_of(end));
         }
         let cause = End(end).to_string();
         let pause = supervisor.pause_after(began.elapsed());
@@ -293,6 +293,19 @@ impl Supervisor {
         }
     }
 
+    /// The exit status after an engine that is not followed by another one.
+    fn status_of(&self, end: WaitStatus) -> ExitCode {
+        let ends = [signal::SIGTERM, signal::SIGINT].map(|signal| Some(signal as i32));
+        // An engine that starts has not blocked the signals yet, or was killed for an upgrade.
+        if self.is_ending && (self.is_upgrading || ends.contains(&end.terminating_signal())) {
+            return ExitCode::SUCCESS;
+        }
+        let status = end
+            .exit_status()
+            .and_then(|status| u8::try_from(status).ok());
+        status.map_or(ExitCode::FAILURE, ExitCode::from)
+    }
+
     /// The pause before the next engine, after one that lived for `life`.
     fn pause_after(&mut self, life: Duration) -> Duration {
         self.in_a_row = match life < STABLE {
@@ -346,14 +359,6 @@ fn pause(in_a_row: u32) -> Duration {
             .saturating_mul(1 << (in_a_row - 2).min(30))
             .min(MAX_PAUSE),
     }
-}
-
-/// The exit status of an engine that is not started again.
-fn status_of(end: WaitStatus) -> ExitCode {
-    let status = end
-        .exit_status()
-        .and_then(|status| u8::try_from(status).ok());
-    status.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// How a process has ended.

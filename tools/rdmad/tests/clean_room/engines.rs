@@ -6,9 +6,11 @@ use std::fs;
 use std::fs::File;
 use std::marker;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -265,6 +267,7 @@ fn upgrades_at_once_and_an_end_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     let mut last = None;
+    let mut ends = Vec::new();
     for round in 0..4 {
         let mut daemon = daemon(dir.path(), "direct");
         let number = Pid::from_child(&daemon.0);
@@ -282,8 +285,11 @@ fn upgrades_at_once_and_an_end_leave_nothing() {
         thread::sleep(Duration::from_millis(5 * round));
         last = daemon.try_engine().or(last);
         signal(Signal::TERM);
-        daemon.0.wait().unwrap();
+        ends.push(daemon.0.wait().unwrap());
     }
+    // The new program may be executed at this moment, and then is ended by the signal.
+    let is_orderly = |end: &ExitStatus| end.success() || end.signal() == Some(15);
+    assert!(ends.iter().all(is_orderly), "{ends:?}");
     let is_gone = || !fs::exists(format!("/proc/{}", last.unwrap())).unwrap();
     wait_until("the last engine has ended", is_gone);
 }
