@@ -15,6 +15,7 @@ mod device;
 mod events;
 mod host;
 mod in_use;
+mod kept_text;
 mod limits;
 mod line_server;
 mod log;
@@ -54,6 +55,7 @@ use verbs::MAX_PORTS;
 use crate::cli::{Args, Command, Sandbox};
 use crate::confinement::EndSignals;
 use crate::daemon::{Daemon, Former};
+use crate::kept_text::KeptText;
 use crate::log::{Level, Log};
 use crate::ready::Listeners;
 use crate::state::{Restored, State};
@@ -61,6 +63,10 @@ use crate::watchdog::Watchdog;
 
 /// Context of errors of the sandbox, with a hint how to run without a sandbox.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
+
+/// Bytes of the records of ports, at the beginning of the memory of engines. The changes by `ctl`
+/// follow.
+const RECORDS: usize = Records::len(MAX_PORTS as usize);
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
@@ -84,7 +90,7 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
-    let memory = Records::len(MAX_PORTS as usize);
+    let memory = RECORDS + kept_text::LEN;
     if let Some(format) = args.takes_over {
         return end(takes_over(&format, memory));
     }
@@ -111,9 +117,14 @@ fn takes_over(format: &str, len: usize) -> Result<()> {
 fn engine(mut args: Args, start: Start) -> ExitCode {
     // Closes the other descriptors of the last engine first, which has held locks.
     let mut inherited = start.inherited;
-    let records = Arc::new(Records::new(start.memory, &mut inherited));
+    let changes = KeptText::new(start.memory.clone(), RECORDS);
+    let records = Arc::new(Records::new(
+        start.memory,
+        MAX_PORTS as usize,
+        &mut inherited,
+    ));
     sockets::inherit(inherited.take_all());
-    let (mut state, restored) = match State::restore(&mut args) {
+    let (mut state, restored) = match State::restore(&mut args, changes) {
         Ok(restored) => restored,
         Err(error) => return end(Err(error)),
     };

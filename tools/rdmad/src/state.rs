@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The state: the changes by `ctl`, which are written to a file and restored at the next start.
+//! Without a file they are kept for the next engine of the daemon alone.
 //!
 //! The command line and the file may disagree about a port or the level of the log. Then the later
 //! change wins. The file is written before a command is answered.
@@ -16,24 +17,30 @@ use tracing_subscriber::EnvFilter;
 
 use crate::added::Scope;
 use crate::cli::{Args, PortArgs, SocketArgs};
+use crate::kept_text::KeptText;
 use crate::state_document::{Change, Document, LogLevel};
 
-/// The changes by `ctl`, and the file that records them. The lock serializes changes.
-#[derive(Default)]
+/// The changes by `ctl`, and where they are recorded. The lock serializes changes.
 pub struct State(Mutex<Changes>);
 
+/// Where changes are recorded.
+enum Storage {
+    File(PathBuf, KeptFile),
+    /// Memory of this daemon's engines.
+    Memory(KeptText),
+}
+
 /// The locked [`State`].
-#[derive(Default)]
 pub struct Changes {
     document: Document,
     /// The ports of the command line.
     configured: Vec<PortArgs>,
     /// The value of `RUST_LOG` at the start of the daemon.
     environment: Option<String>,
-    file: Option<(PathBuf, KeptFile)>,
-    /// Where the sockets of added ports may be. `None` without a file.
-    scope: Option<Scope>,
-    /// Whether the content of the file differs from `document`.
+    storage: Storage,
+    /// Where the sockets of added ports may be.
+    scope: Scope,
+    /// Whether the recorded content differs from `document`.
     is_stale: bool,
 }
 
@@ -54,21 +61,41 @@ pub struct Restored {
 }
 
 impl State {
-    /// Reads the state file that `args` names, if any, and applies its changes to the ports in
-    /// `args`. Does not write to the file.
+    /// Reads the state file that `args` names, or the `memory` of the last engine without a file,
+    /// and applies the changes to the ports in `args`. Does not write.
     ///
     /// # Errors
     ///
     /// The file can't be read, or its changes contradict the command line.
-    pub fn restore(args: &mut Args) -> Result<(Self, Restored)> {
-        let Some(path) = args.state.clone() else {
-            return Ok(Default::default());
-        };
+    pub fn restore(args: &mut Args, memory: KeptText) -> Result<(Self, Restored)> {
+        if let Some(path) = args.state.clone() {
+            let (file, content) = KeptFile::open(&path).with_context(|| told(&path))?;
+            return Self::apply(args, Storage::File(path, file), content);
+        }
+        let storage = || Storage::Memory(memory.clone());
+        let before = (args.ports.clone(), args.spare_ports);
+        Self::apply(args, storage(), memory.read()).or_else(|error| {
+            // The last engine may have written anything, and the next ones must start.
+            (args.ports, args.spare_ports) = before;
+            let (state, mut restored) = Self::apply(args, storage(), None)?;
+            restored
+                .left_out
+                .push(format!("changes by ctl are lost: {error:#}"));
+            Ok((state, restored))
+        })
+    }
+
+    /// Applies the recorded `content` to the ports in `args`.
+    fn apply(
+        args: &mut Args,
+        storage: Storage,
+        content: Option<Vec<u8>>,
+    ) -> Result<(Self, Restored)> {
+        let name = storage.name();
+        let context = || name.clone();
         let most_ports = args.most_ports();
-        let scope = Scope::of(args).with_context(|| told(&path))?;
+        let scope = Scope::of(args).with_context(context)?;
         let environment = env::var(EnvFilter::DEFAULT_ENV).ok();
-        let context = || told(&path);
-        let (file, content) = KeptFile::open(&path).with_context(context)?;
         let before = content.map(|content| Document::parse(&content));
         let before = before.transpose().with_context(context)?;
         let mut document = before.clone().unwrap_or_default();
@@ -76,8 +103,7 @@ impl State {
         let left_out = &mut restored.left_out;
         restored.added.retain(|(port, sockets)| {
             let checked = scope.check(port, sockets);
-            let message =
-                |error| format!("{}: port {} is left out: {error:#}", told(&path), port.name);
+            let message = |error| format!("{name}: port {} is left out: {error:#}", port.name);
             left_out.extend(checked.as_ref().err().map(message));
             checked.is_ok()
         });
@@ -90,14 +116,17 @@ impl State {
             document,
             configured,
             environment,
-            file: Some((path, file)),
-            scope: Some(scope),
+            storage,
+            scope,
         };
         Ok((Self(Mutex::new(changes)), restored))
     }
 
     pub fn file(&mut self) -> Option<&mut KeptFile> {
-        self.0.get_mut().file.as_mut().map(|(_, file)| file)
+        match &mut self.0.get_mut().storage {
+            Storage::File(_, file) => Some(file),
+            Storage::Memory(_) => None,
+        }
     }
 
     /// Waits until no other change is in progress. The caller records its change before making it,
@@ -108,13 +137,12 @@ impl State {
 }
 
 impl Changes {
-    /// The name of the file, for messages.
+    /// The name of the place where changes are recorded, for messages.
     pub fn name(&self) -> String {
-        let path = self.file.as_ref().map(|(path, _)| told(path));
-        path.unwrap_or_default()
+        self.storage.name()
     }
 
-    /// Writes the file if its content is not the present state.
+    /// Records the present state, unless it is recorded.
     pub fn flush(&mut self) -> Result<()> {
         if self.is_stale {
             self.record(|_, _| {})?;
@@ -124,8 +152,11 @@ impl Changes {
 
     /// Checks whether a later daemon will restore an added port.
     pub fn check_added(&self, port: &PortArgs, sockets: &SocketArgs) -> Result<()> {
-        let scope = self.scope.as_ref();
-        scope.map_or(Ok(()), |scope| scope.check(port, sockets))
+        match self.storage {
+            Storage::File(..) => self.scope.check(port, sockets),
+            // There may be no other engine. If there is one, it leaves the port out.
+            Storage::Memory(_) => Ok(()),
+        }
     }
 
     /// Records an added port.
@@ -151,16 +182,28 @@ impl Changes {
 
     /// Changes the document, and writes it. On failure nothing has changed.
     fn record(&mut self, change: impl FnOnce(&mut Document, &[PortArgs])) -> Result<()> {
-        let Some((path, file)) = &self.file else {
-            return Ok(());
-        };
         let mut document = self.document.clone();
         change(&mut document, &self.configured);
-        file.replace(document.to_string().as_bytes())
-            .with_context(|| format!("{} can't be written, so nothing has changed", told(path)))?;
+        let text = document.to_string();
+        let replaced = match &self.storage {
+            Storage::File(_, file) => file.replace(text.as_bytes()),
+            Storage::Memory(memory) => memory.replace(text.as_bytes()),
+        };
+        let name = || self.storage.name();
+        replaced.with_context(|| format!("{} can't be written, so nothing has changed", name()))?;
         self.document = document;
         self.is_stale = false;
         Ok(())
+    }
+}
+
+impl Storage {
+    /// The name of the place, for messages.
+    fn name(&self) -> String {
+        match self {
+            Self::File(path, _) => told(path),
+            Self::Memory(_) => "the record of changes by ctl".to_owned(),
+        }
     }
 }
 

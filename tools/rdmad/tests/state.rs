@@ -309,6 +309,32 @@ fn another_engine_has_what_the_last_one_had() {
     );
 }
 
+/// Changes by `ctl` outlive an engine without a state file too, but not the daemon.
+#[test]
+fn changes_without_a_file_are_those_of_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(dir, &[]);
+    let at_start = ports(dir);
+    done(dir, &["add-port", &port(dir, "b", 2)]);
+    done(dir, &["limit", "a", "--rate", "1M"]);
+    let before = ports(dir);
+    for _ in 0..2 {
+        daemon.kill_engine();
+        let answers = || ctl::ctl(dir, &["ports"]).status.success();
+        wait_until("the next engine answers", answers);
+        assert_eq!(ports(dir), before);
+        assert!(is_served(dir, "a") && is_served(dir, "b"));
+    }
+    done(dir, &["remove-port", "b"]);
+    daemon.kill_engine();
+    assert!(!is_served(dir, "b"));
+    let log = log(daemon);
+    assert!(!log.contains("ERROR"), "{log}");
+    let _daemon = start(dir, &[]);
+    assert_eq!(ports(dir), at_start);
+}
+
 /// The processes that a daemon has started.
 fn children(daemon: &Daemon) -> Vec<Pid> {
     let id = daemon.engine();

@@ -120,10 +120,9 @@ impl Records {
         count * WORDS * WORD
     }
 
-    /// The records in `memory`, which is zero in the first engine. Takes the descriptors that they
-    /// name.
-    pub fn new(memory: Arc<MmapRegion>, inherited: &mut Inherited) -> Self {
-        let count = memory.size() / Self::len(1);
+    /// `count` records at the beginning of `memory`, which is zero in the first engine. Takes the
+    /// descriptors that they name.
+    pub fn new(memory: Arc<MmapRegion>, count: usize, inherited: &mut Inherited) -> Self {
         let state = |index| {
             // The records of a first engine stay untouched, so that they take no memory.
             if inherited.is_empty() {
@@ -151,7 +150,11 @@ impl Records {
     /// There is not enough memory.
     pub fn alone(count: usize) -> io::Result<Arc<Self>> {
         let memory = Start::alone(Self::len(count))?.memory;
-        Ok(Arc::new(Self::new(memory, &mut Inherited::default())))
+        Ok(Arc::new(Self::new(
+            memory,
+            count,
+            &mut Inherited::default(),
+        )))
     }
 
     /// Disconnects the clients of functions that this engine has not [opened](Self::open).
@@ -481,7 +484,7 @@ mod tests {
     }
 
     fn records(memory: &Arc<MmapRegion>, mut inherited: Inherited) -> Arc<Records> {
-        Arc::new(Records::new(memory.clone(), &mut inherited))
+        Arc::new(Records::new(memory.clone(), 3, &mut inherited))
     }
 
     fn file() -> OwnedFd {
