@@ -17,22 +17,21 @@ after_failure() {
 	dmesg | tail -n 80
 }
 
-# Kills the engine, or replaces the program, and waits for the devices of both VMs.
-crash_both() {
-	crash "$@"
+# Crashes or upgrades the daemon, and waits for the devices of both VMs.
+both_recover_from() {
+	recovers_from "$1"
 	until_ok 120 traffic
 }
 
 # Frames of the VMs' Ethernet interfaces pass through the daemon too.
 pings() { ping -c 1 -W 2 "$peer" >/dev/null; }
 
-# The arguments are those of crash.
-programs_are_told() {
+programs_are_told_of() {
 	local name
 	name=$(device 1)
 	start_watch
 	start_soak
-	crash_both "$@"
+	both_recover_from "$1"
 	watch_is_told
 	soak_ends
 	[[ $(device 1) == "$name" ]]
@@ -40,13 +39,13 @@ programs_are_told() {
 	until_ok 60 pings
 }
 
-test_programs_are_told() { programs_are_told; }
+test_programs_are_told() { programs_are_told_of crash; }
 
-test_the_program_is_replaced() { programs_are_told upgrade; }
+test_the_program_is_replaced() { programs_are_told_of upgrade; }
 
 test_again_and_again() {
 	for _ in {1..3}; do
-		crash_both
+		both_recover_from crash
 		until_ok 60 pings
 	done
 }
