@@ -13,6 +13,7 @@ use rustix::fs::statvfs;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::accel::{has_virtualization, Accel};
+use crate::run_dirs::random;
 
 /// Minimum limit of open files: virtiofsd keeps each file open that a guest has looked up.
 pub const FILES: u64 = 4096;
@@ -244,7 +245,8 @@ fn files(limit: Option<u64>) -> Finding {
 
 fn sockets() -> Finding {
     let dir = env::temp_dir();
-    let probe = dir.join(format!("virtio-rdma.probe.{}", std::process::id()));
+    // Other launchers look at the same time, and in other namespaces have the same numbers.
+    let probe = dir.join(format!("virtio-rdma-probe.{:08x}", random()));
     match fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)) {
         Ok(()) => Finding::Fine(format!("{} takes them", dir.display())),
         Err(error) => Finding::Bad(format!(

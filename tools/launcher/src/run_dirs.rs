@@ -90,7 +90,7 @@ pub fn all() -> impl Iterator<Item = PathBuf> {
 }
 
 /// A number that other processes can't predict.
-fn random() -> u32 {
+pub fn random() -> u32 {
     // The keys of a `RandomState` are random. The low 32 bits suffice.
     RandomState::new().hash_one(()) as u32
 }
