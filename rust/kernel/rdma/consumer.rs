@@ -220,7 +220,12 @@ impl<Q: Handled> ConsumerLink<Q> {
             pending: [const { AtomicFlag::new(false) }; KINDS],
             calling <- new_spinlock_irq!((), "rdma::consumer"),
         });
-        Ok(Self(Deferred::new(work, link)?))
+        Ok(Self(Deferred::new(
+            work,
+            link,
+            c"rdma::ConsumerLink",
+            kernel::static_lock_class!(),
+        )?))
     }
 
     /// A handle to the consumer.

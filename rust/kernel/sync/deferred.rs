@@ -13,7 +13,10 @@ use core::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        LockClassKey, //
+    },
     types::Opaque, //
 };
 
@@ -43,7 +46,8 @@ pub trait Call: Send + Sync + 'static {
 /// }
 ///
 /// let queue = Workqueue::with_rescuer(c"example")?;
-/// let message = Deferred::new(&queue, Message("deferred"))?;
+/// let key = kernel::static_lock_class!();
+/// let message = Deferred::new(&queue, Message("deferred"), c"message", key)?;
 /// let handle: Handle<Message> = message.handle();
 /// handle.queue();
 /// drop(message);
@@ -71,8 +75,14 @@ struct Inner<T: Call> {
 }
 
 impl<T: Call> Deferred<T> {
-    /// A call that is not queued. It runs on `queue`.
-    pub fn new(queue: &Arc<Workqueue>, data: impl PinInit<T>) -> Result<Self> {
+    /// A call that is not queued. It runs on `queue`. `name` and `key` are those of its lock class:
+    /// one call may wait for the end of another one, but not for its own.
+    pub fn new(
+        queue: &Arc<Workqueue>,
+        data: impl PinInit<T>,
+        name: &'static CStr,
+        key: Pin<&'static LockClassKey>,
+    ) -> Result<Self> {
         let inner = pin_init!(Inner {
             work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                 // SAFETY: `work` is valid for writes and stays where it is; name and key are
@@ -82,8 +92,8 @@ impl<T: Call> Deferred<T> {
                         work,
                         Some(Inner::<T>::run),
                         false,
-                        c"sync::Deferred".as_char_ptr(),
-                        Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
+                        name.as_char_ptr(),
+                        Pin::get_ref(key).as_ptr(),
                     );
                 }
             }),

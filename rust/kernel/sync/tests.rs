@@ -172,7 +172,12 @@ suite! { rust_sync {
     fn a_deferred_call_runs_until_it_is_disabled() {
         let thrice = Thrice::new()?;
         let queue = Workqueue::new(c"test")?;
-        let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
+        let call = Deferred::new(
+            &queue,
+            Ticker(thrice.clone()),
+            c"test",
+            kernel::static_lock_class!(),
+        )?;
         for tick in 1..=3 {
             call.queue();
             while thrice.ticks.load(Relaxed) < tick {
@@ -188,7 +193,12 @@ suite! { rust_sync {
     fn a_deferred_call_ends_with_its_owner() {
         let thrice = Thrice::new()?;
         let queue = Workqueue::new(c"test")?;
-        let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
+        let call = Deferred::new(
+            &queue,
+            Ticker(thrice.clone()),
+            c"test",
+            kernel::static_lock_class!(),
+        )?;
         let handle = call.handle();
         drop(call);
         handle.queue();

@@ -165,7 +165,12 @@ impl Recoveries {
         let recoveries = pin_init!(Self {
             entries <- new_mutex!(KVec::new(), "virtio::Recoveries::entries"),
         });
-        Deferred::new(&queue, recoveries)
+        Deferred::new(
+            &queue,
+            recoveries,
+            c"virtio::Recoveries",
+            kernel::static_lock_class!(),
+        )
     }
 
     /// Calls `f` with the entry of `device`, if it exists.

@@ -210,7 +210,12 @@ impl ControlQueue {
         // The reset may block for ever.
         let resets = Workqueue::with_rescuer(c"virtio_rdma_reset")?;
         let lifecycle = Lifecycle::new(dev.into(), queue.clone(), event_handlers, recovery);
-        let lifecycle = Deferred::new(&resets, lifecycle)?;
+        let lifecycle = Deferred::new(
+            &resets,
+            lifecycle,
+            c"virtio_rdma_lifecycle",
+            kernel::static_lock_class!(),
+        )?;
         Arc::pin_init(
             pin_init!(Self {
                 features,

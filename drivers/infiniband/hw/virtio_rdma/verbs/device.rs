@@ -321,7 +321,12 @@ impl PortEvents {
         };
         let events = Self {
             device: device.clone(),
-            missed: Deferred::new(&queue, missed)?,
+            missed: Deferred::new(
+                &queue,
+                missed,
+                c"virtio_rdma_missed_events",
+                kernel::static_lock_class!(),
+            )?,
         };
         Ok(Arc::new(events, GFP_KERNEL)?)
     }
