@@ -158,15 +158,12 @@ impl Client {
         Ok(())
     }
 
-    /// Appends the reply to the pending DEVICE_RESET to `out`. Returns whether the client waits for
-    /// one.
-    pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) -> bool {
-        let command = self.reset.take().filter(Header::wants_reply);
-        if let Some(header) = command {
+    /// Appends the reply to the pending DEVICE_RESET, if the client waits for one, to `out`.
+    pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) {
+        if let Some(header) = self.reset.take().filter(Header::wants_reply) {
             let start = header.begin_reply(out);
             finish(out, start);
         }
-        command.is_some()
     }
 
     /// Forgets the record of a DEVICE_RESET whose reply can't be lost any more.

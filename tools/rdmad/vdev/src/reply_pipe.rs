@@ -52,10 +52,11 @@ impl ReplyPipe {
     /// `interrupt` is readable.
     pub(crate) fn send(&self, client: BorrowedFd<'_>, interrupt: BorrowedFd<'_>) -> io::Result<()> {
         let flags = SpliceFlags::NONBLOCK;
-        while !self.is_empty()? {
+        loop {
             match splice(&self.output, None, client, None, CAPACITY, flags) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
+                // The socket has no room, or there is nothing to send.
+                Err(Errno::AGAIN) if !self.is_empty()? => {
                     let mut fds = [
                         PollFd::from_borrowed_fd(client, PollFlags::OUT),
                         PollFd::from_borrowed_fd(interrupt, PollFlags::IN),
@@ -68,10 +69,13 @@ impl ReplyPipe {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
                 }
+                Err(Errno::AGAIN) => {}
                 Err(error) => return Err(error.into()),
             }
+            if self.is_empty()? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 

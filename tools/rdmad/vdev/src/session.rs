@@ -84,9 +84,7 @@ impl Session {
         while let Some(message) = self.stream.next().map_err(io::Error::other)? {
             self.client.handle(message, &mut self.reply)?;
             // Each reply is sent at once: a vCPU may wait for it, and the output stays bounded.
-            if !self.reply.is_empty() {
-                self.pipe.put(&self.reply)?;
-                self.reply.clear();
+            if self.put_reply()? {
                 self.stream.take()?;
                 self.send()?;
             }
@@ -97,12 +95,20 @@ impl Session {
 
     /// Answers the pending DEVICE_RESET, if there is one.
     pub(crate) fn reset_done(&mut self) -> io::Result<()> {
-        if self.client.reset_done(&mut self.reply) {
+        self.client.reset_done(&mut self.reply);
+        self.put_reply()?;
+        self.client.forget_reset();
+        self.send()
+    }
+
+    /// Puts the reply into the pipe. Returns whether there was one.
+    fn put_reply(&mut self) -> io::Result<bool> {
+        let is_any = !self.reply.is_empty();
+        if is_any {
             self.pipe.put(&self.reply)?;
             self.reply.clear();
         }
-        self.client.forget_reset();
-        self.send()
+        Ok(is_any)
     }
 
     fn send(&self) -> io::Result<()> {
