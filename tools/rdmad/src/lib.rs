@@ -106,8 +106,8 @@ fn takes_over(format: &str, len: usize) -> Result<()> {
     let own = supervisor::format(Records::FORMAT, len);
     ensure!(
         format == own,
-        "the running daemon has records of format {format}, and {} takes over those of {own}: stop and start the \
-         daemon, while no VM uses it",
+        "the running daemon has records of format {format}, and {} takes over those of {own}: \
+         stop and start the daemon, while no VM uses it",
         env!("CARGO_PKG_VERSION"),
     );
     Ok(())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// Bytes of the memory: a page.
 pub(crate) const LEN: usize = 4096;
@@ -82,12 +82,7 @@ impl Supervision {
     /// Refuses an upgrade.
     pub(crate) fn refuse(&self, why: &str) {
         let bytes = &why.as_bytes()[..why.len().min(MAX_TEXT)];
-        for (at, chunk) in bytes.chunks(WORD).enumerate() {
-            let mut word = [0; WORD];
-            word[..chunk.len()].copy_from_slice(chunk);
-            let word = u64::from_ne_bytes(word);
-            self.word(TEXT + at).store(word, Ordering::Relaxed);
-        }
+        self.text(bytes.len()).copy_from(bytes);
         self.word(TEXT_LEN)
             .store(bytes.len() as u64, Ordering::Relaxed);
         self.word(REFUSALS).fetch_add(1, Ordering::Release);
@@ -99,10 +94,15 @@ impl Supervision {
 
     fn refusal(&self) -> String {
         let len = self.word(TEXT_LEN).load(Ordering::Relaxed) as usize;
-        let words = (0..MAX_TEXT / WORD).map(|at| self.word(TEXT + at));
-        let bytes = words.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-        let bytes: Vec<_> = bytes.take(len).collect();
+        let mut bytes = vec![0; len.min(MAX_TEXT)];
+        self.text(bytes.len()).copy_to(&mut bytes[..]);
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The first bytes of the text, of which there are [`MAX_TEXT`].
+    fn text(&self, len: usize) -> VolatileSlice<'_> {
+        let text = self.memory.get_slice(TEXT * WORD, len);
+        text.expect("the page has the text")
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
