@@ -48,6 +48,12 @@ impl Thrice {
             GFP_KERNEL,
         )
     }
+
+    /// A call that ticks.
+    fn deferred(self: &Arc<Self>, queue: &Arc<Workqueue>) -> Result<Deferred<Ticker>> {
+        let ticker = Ticker(self.clone());
+        Deferred::new(queue, ticker, c"test", kernel::static_lock_class!())
+    }
 }
 
 struct Ticker(Arc<Thrice>);
@@ -172,12 +178,7 @@ suite! { rust_sync {
     fn a_deferred_call_runs_until_it_is_disabled() {
         let thrice = Thrice::new()?;
         let queue = Workqueue::new(c"test")?;
-        let call = Deferred::new(
-            &queue,
-            Ticker(thrice.clone()),
-            c"test",
-            kernel::static_lock_class!(),
-        )?;
+        let call = thrice.deferred(&queue)?;
         for tick in 1..=3 {
             call.queue();
             while thrice.ticks.load(Relaxed) < tick {
@@ -193,12 +194,7 @@ suite! { rust_sync {
     fn a_deferred_call_ends_with_its_owner() {
         let thrice = Thrice::new()?;
         let queue = Workqueue::new(c"test")?;
-        let call = Deferred::new(
-            &queue,
-            Ticker(thrice.clone()),
-            c"test",
-            kernel::static_lock_class!(),
-        )?;
+        let call = thrice.deferred(&queue)?;
         let handle = call.handle();
         drop(call);
         handle.queue();
