@@ -19,8 +19,8 @@
 //! answer, or has not answered one for [`PATIENCE_MS`], at the latest for twice as long.
 //!
 //! Lock order: `ControlQueue::idle`, then `CommandSlot::answer`; the virtqueue's own lock is not
-//! taken within either. No other lock is taken while `ControlQueue::period_began` or
-//! `CommandSlot::sent` is held.
+//! taken within either. No other lock is taken while `ControlQueue::period_began`,
+//! `ControlQueue::reset_needed` or `CommandSlot::sent` is held.
 
 use crate::{
     abi::{
@@ -172,6 +172,9 @@ pub(crate) struct ControlQueue {
     idle_changed: CondVar,
     /// A configuration interrupt has arrived.
     config_changed: AtomicFlag,
+    /// When the device was first seen to need a reset.
+    #[pin]
+    reset_needed: Mutex<Option<Instant<Monotonic>>>,
     /// An asynchronous command got an invalid answer.
     answer_invalid: AtomicFlag,
     /// Number of asynchronous commands in flight that were sent in periods of even and of odd
@@ -225,6 +228,7 @@ impl ControlQueue {
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
                 config_changed: AtomicFlag::new(false),
+                reset_needed <- new_mutex!(None, "virtio_rdma::ctrl::reset_needed"),
                 answer_invalid: AtomicFlag::new(false),
                 in_flight: [const { Atomic::new(0) }; 2],
                 parity: Atomic::new(0),
@@ -415,11 +419,20 @@ impl ControlQueue {
             Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
             Health::NeedsReset if self.config_changed.load(Relaxed) => "needs a reset",
+            Health::NeedsReset if self.is_interrupt_under_way() => return true,
             Health::NeedsReset => "needs a reset, but sent no configuration interrupt",
             Health::Gone => "is gone",
         };
         self.fail_with(fmt!("{why}"), health);
         false
+    }
+
+    /// Whether the configuration interrupt of a device that needs a reset may still arrive: the
+    /// device sets the status first.
+    fn is_interrupt_under_way(&self) -> bool {
+        let mut since = self.reset_needed.lock();
+        let since = since.get_or_insert_with(Instant::now);
+        since.elapsed() < Delta::from_millis(LOOK_MS.into())
     }
 
     /// Ends the use of the device because of `why`.
