@@ -3,6 +3,7 @@
 //! Device side of a shared receive queue.
 
 use super::abi::ring::RingLayout;
+use super::DevicePositions;
 use super::DeviceQueue;
 use super::RingError;
 use super::RingMemory;
@@ -20,6 +21,17 @@ impl DeviceSharedQueue {
     /// The device side of a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self(DeviceQueue::starting_at(layout, position))
+    }
+
+    /// The device side of a ring, resumed at `positions`.
+    pub const fn resumed(layout: RingLayout, positions: DevicePositions) -> Self {
+        Self(DeviceQueue::resumed(layout, positions))
+    }
+
+    /// The device's positions in the ring.
+    #[inline]
+    pub const fn positions(&self) -> DevicePositions {
+        self.0.positions()
     }
 
     /// Offsets of the parts of the ring.

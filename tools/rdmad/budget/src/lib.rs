@@ -123,6 +123,11 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// Number of bytes charged.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// Charges the budget for more, unless the charge is at least `amount` bytes.
     pub fn grow(&mut self, amount: u64) -> Result<(), Exhausted> {
         self.resize(amount.max(self.amount))

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::headers::Reth;
 use crate::work::{WcFault, WcReason, WcStatus};
@@ -16,11 +16,23 @@ use crate::work::{WcFault, WcReason, WcStatus};
 /// Saved value of an absent position or time.
 pub const NONE: u64 = u64::MAX;
 
-/// Serializes a position or time; an absent one is null.
-pub fn or_null<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    match *value {
-        NONE => serializer.serialize_none(),
-        value => serializer.serialize_u64(value),
+/// Serialization of a position or time, for `serde(with)`; an absent one is null.
+pub mod or_null {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::NONE;
+
+    /// Serializes `value`.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // The derived code passes references.
+    pub fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        Some(*value)
+            .filter(|value| *value != NONE)
+            .serialize(serializer)
+    }
+
+    /// Inverse of [`serialize`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(NONE))
     }
 }
 
@@ -50,7 +62,7 @@ impl Epoch {
 
 /// The fault of a work request that must not be executed, or no fault.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Status; 0 if there is no fault.
     pub status: u8,
@@ -87,7 +99,7 @@ impl Fault {
 /// The first posted work request of a requester that can't be executed. Later work requests are not
 /// executed either.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedWork {
     /// Index among the work requests that have not ended; `u32::MAX` if all can be executed.
     pub index: u32,
@@ -119,7 +131,7 @@ impl FailedWork {
 
 /// A message whose last packet has not arrived.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageState {
     /// Remote address of a WRITE; 0 for a SEND.
     pub va: u64,

@@ -7,6 +7,8 @@
 //! is written by QPs of different counter sets. A reader of the port's counters adds the counter
 //! sets up.
 
+mod saved;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use scheduler::shared::Mutex;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::number::CounterSetNumber;
 
+pub(crate) use self::saved::CounterSetsState;
 use crate::config::BOOKKEEPING;
 use crate::counters::{Counter, HcaCounters};
 use crate::error::{in_use, no_such, Result, What};
@@ -28,6 +31,18 @@ struct CounterSet {
     /// Number of QPs that are bound to the set. Only commands change it.
     users: AtomicU32,
     _charge: Charge,
+}
+
+impl CounterSet {
+    fn new(budget: &MemoryBudget, workers: usize, number: CounterSetNumber) -> Result<Self> {
+        let size = HcaCounters::memory(workers) + BOOKKEEPING;
+        Ok(Self {
+            number,
+            counters: HcaCounters::new(workers),
+            users: AtomicU32::new(0),
+            _charge: budget.charge_object::<Self>(size)?,
+        })
+    }
 }
 
 /// The counter sets of an HCA.
@@ -68,14 +83,7 @@ impl CounterSets {
     /// Creates a counter set with a shard for each of `workers` workers, charged to `budget`.
     pub(crate) fn create(&self, budget: &MemoryBudget, workers: usize) -> Result<CounterSetNumber> {
         let reserved = self.table.number(What::Csn)?;
-        let size = HcaCounters::memory(workers) + BOOKKEEPING;
-        let charge = budget.charge_object::<CounterSet>(size)?;
-        let set = CounterSet {
-            number: reserved.number(),
-            counters: HcaCounters::new(workers),
-            users: AtomicU32::new(0),
-            _charge: charge,
-        };
+        let set = CounterSet::new(budget, workers, reserved.number())?;
         Ok(reserved.insert(Arc::new(set)))
     }
 

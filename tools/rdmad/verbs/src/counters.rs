@@ -144,6 +144,22 @@ impl HcaCounters {
         }
     }
 
+    /// The values of all counters, in the order in which they are declared.
+    pub(crate) fn save(&self) -> Vec<u64> {
+        ALL.iter().map(|counter| self.sum(*counter)).collect()
+    }
+
+    /// Replaces the values, while no turn counts. Counters without a value are 0.
+    pub(crate) fn restore(&self, values: &[u64]) {
+        for (index, shard) in self.shards.iter().enumerate() {
+            for &counter in ALL {
+                let value = values.get(counter as usize).copied();
+                let value = value.filter(|_| index == 0).unwrap_or_default();
+                shard[counter as usize].store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn sum(&self, counter: Counter) -> u64 {
         self.shards.iter().fold(0, |sum, shard| {
             sum.wrapping_add(shard[counter as usize].load(Ordering::Relaxed))

@@ -2,6 +2,8 @@
 
 //! Completion queues.
 
+mod saved;
+
 use std::cell::{Cell, RefCell};
 use std::thread;
 
@@ -17,6 +19,7 @@ use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
+pub(crate) use self::saved::CqState;
 use crate::counters::Counter;
 use crate::details::{self, CqDetails};
 use crate::error::{refusal, Reason, Result, What};
@@ -47,11 +50,11 @@ pub(crate) struct Cq {
 struct CqInner {
     queue: CompletionProducer,
     moderator: Moderator,
-    state: CqState,
+    state: Life,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CqState {
+enum Life {
     Live,
     /// The CQ overflowed or its ring is corrupt: completions are dropped.
     Dead,
@@ -85,7 +88,7 @@ impl Cq {
             inner: Mutex::new(CqInner {
                 queue,
                 moderator: Moderator::default(),
-                state: CqState::Live,
+                state: Life::Live,
             }),
             users: Users::default(),
             _charge: charge,
@@ -140,7 +143,7 @@ impl Cq {
     /// Sets the moderation of the CQ. A delayed event is sent.
     pub(crate) fn moderate(&self, hca: &Hca, moderation: Option<Moderation>) {
         let inner = &mut *self.inner.lock();
-        if inner.moderator.change(moderation) && inner.state == CqState::Live {
+        if inner.moderator.change(moderation) && inner.state == Life::Live {
             self.notify(hca, inner.queue.as_virtqueue());
         }
     }
@@ -159,8 +162,8 @@ impl Cq {
         let mut inner = self.inner.lock();
         let failed = refusal(Reason::Failed, What::Cqn, self.number.get());
         match inner.state {
-            CqState::Live => inner.queue.resize(&view, ring, cqe).unwrap_or(Err(failed)),
-            CqState::Dead | CqState::Destroyed => Err(failed),
+            Life::Live => inner.queue.resize(&view, ring, cqe).unwrap_or(Err(failed)),
+            Life::Dead | Life::Destroyed => Err(failed),
         }
     }
 
@@ -177,7 +180,7 @@ impl Cq {
         let inner = &mut *guard;
         // A failed HCA reports no completions to its driver: the VM may have lost the memory
         // that the operations accessed.
-        if inner.state != CqState::Live || hca.has_failed() {
+        if inner.state != Life::Live || hca.has_failed() {
             return;
         }
         let mut queue = inner.queue.enter(view);
@@ -193,7 +196,7 @@ impl Cq {
             self.notify(hca, inner.queue.as_virtqueue());
         }
         if is_dead {
-            inner.state = CqState::Dead;
+            inner.state = Life::Dead;
             hca.note_raised(0, AsyncEvent::CqErr, self.cookie);
             hca.events()
                 .asynchronous(EventSource::Cq(self.number), AsyncEvent::CqErr, self.cookie);
@@ -206,7 +209,7 @@ impl Cq {
     pub(crate) fn details(&self, hca: &Hca) -> Option<CqDetails> {
         let view = hca.space.enter();
         let inner = self.inner.lock();
-        if inner.state == CqState::Destroyed {
+        if inner.state == Life::Destroyed {
             return None;
         }
         let CqProgress {
@@ -229,7 +232,7 @@ impl Cq {
         let delayed = inner.moderator.delayed();
         Some(CqDetails {
             cqn: self.number.get(),
-            is_live: inner.state == CqState::Live,
+            is_live: inner.state == Life::Live,
             completions,
             unpolled,
             event,
@@ -239,15 +242,6 @@ impl Cq {
             }),
             qps: details::numbers(self.users.qpns()),
         })
-    }
-
-    /// Drops the device's state of the CQ and recreates it from the saved state.
-    #[cfg(feature = "testing")]
-    pub(crate) fn rebuild(&self) {
-        let mut inner = self.inner.lock();
-        if inner.state == CqState::Live {
-            inner.queue.rebuild();
-        }
     }
 
     /// Sends the completion event, or an interrupt if the CQ is a virtqueue.
@@ -265,7 +259,7 @@ impl Cq {
     pub(crate) fn destroy(&self, hca: &Hca) {
         {
             let inner = &mut *self.inner.lock();
-            inner.state = CqState::Destroyed;
+            inner.state = Life::Destroyed;
             inner.moderator.stop(hca, self.number);
         }
         hca.events()

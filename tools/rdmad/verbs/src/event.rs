@@ -2,6 +2,8 @@
 
 //! Delivery of events to the driver.
 
+mod saved;
+
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
+pub(crate) use self::saved::EventState;
 use crate::turn::{done, TurnBudget};
 use crate::virtqueues::Virtqueues;
 

@@ -4,6 +4,7 @@
 
 use parking_lot::RwLock;
 use roce::net::{gid_to_ip, vlan_id};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{at_most, refusal, Reason, Refusal, Result, What};
 
@@ -11,7 +12,7 @@ use crate::error::{at_most, refusal, Reason, Refusal, Result, What};
 pub(crate) type Gid = [u8; 16];
 
 /// An entry of the GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
     /// VLAN id, if packets from and to the address carry a VLAN tag.
@@ -82,6 +83,15 @@ impl GidTable {
         let vlan = vlan_of(tag);
         let entries = self.entries.read();
         entries.iter().flatten().any(|entry| entry.vlan == vlan)
+    }
+
+    /// The entries and their indices.
+    pub(crate) fn all(&self) -> Vec<(u16, Address)> {
+        let entries = self.entries.read();
+        let entries = (0..).zip(&**entries);
+        entries
+            .filter_map(|(index, entry)| Some((index, (*entry)?)))
+            .collect()
     }
 
     /// Clears all entries and returns their addresses.

@@ -153,6 +153,11 @@ impl Hca {
         self.flows.notifications_ready();
     }
 
+    /// Sets the negotiated features of a driver that another process has served.
+    pub(crate) fn restore_features(&self, features: Features) {
+        self.features.store(features.0, Ordering::Release);
+    }
+
     /// Marks the HCA as failed: its driver broke the rules, its memory is lost, or work for it
     /// panicked. `why` is logged. The HCA serves nothing until the next [reset](Self::reset)
     /// completes, and drops the frames that arrive. On return no worker accesses the VM's memory

@@ -26,6 +26,7 @@
 //! | `event` | events that wait for buffers |
 //! | `runtime` | the HCAs of a process, and the workers that serve them |
 //! | `port_pace` | rate limits of a port, which its QPs share |
+//! | `saved` | the state that another process needs to go on |
 //! | `history` | the events in the flight recorder |
 //! | `details` | the state of CQs, SRQs and MRs in words |
 //! | `counters`, `counter_sets`, `status` | statistics and status of an HCA |
@@ -60,6 +61,7 @@ mod port_load;
 mod port_pace;
 mod qp;
 mod runtime;
+mod saved;
 mod serve;
 mod shuffle;
 mod srq;
@@ -76,9 +78,11 @@ pub use details::{CqDetails, MemoryDetails, MrDetails, SrqDetails};
 pub use hca::Hca;
 pub use port_pace::{PortRates, Rate, Throttled};
 pub use qp::QpDetails;
+pub use roce::saved::Epoch;
 pub use runtime::{
     PathPolicy, Runtime, RuntimeConfig, RuntimeStatus, WorkerActivity, WorkerStatus,
 };
+pub use saved::RestoreError;
 #[cfg(feature = "counting")]
 pub use scheduler::shared::shared_writes;
 pub use scheduler::{Clock, Doing, Flow, FlowKey, Waiting, WorkerKind, MAX_PORTS, MAX_WORKERS};

@@ -58,6 +58,18 @@ impl Link {
         self.set_netdev(true, u32::MAX);
     }
 
+    /// State and MTU, from which another process can restore the link.
+    pub(crate) fn save(&self) -> (u8, u32) {
+        let state = self.state.load(Ordering::Acquire);
+        (state, self.mtu.load(Ordering::Relaxed))
+    }
+
+    /// Restores the link. No event tells of it: the driver knows the state.
+    pub(crate) fn restore(&self, (state, mtu): (u8, u32)) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+        self.state.store(state & UP, Ordering::Release);
+    }
+
     fn set(&self, bit: u8, up: bool) -> bool {
         let old = match up {
             true => self.state.fetch_or(bit, Ordering::AcqRel),

@@ -6,6 +6,8 @@
 //! of an HCA's CQs are in one set. The flow of notifications has an entry in the timers for the
 //! first of them, and treats a CQ whose deadline has passed as if its doorbell had rung.
 
+mod saved;
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use scheduler::shared::Mutex;
 use scheduler::{Alarm, Flow, FlowKey, Until};
 use virtio_rdma_abi::number::Cqn;
 
+pub(crate) use self::saved::ModeratorState;
 use crate::Hca;
 
 /// The values with which a CQ is moderated.

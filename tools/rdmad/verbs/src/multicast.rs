@@ -35,6 +35,18 @@ impl Groups {
         self.0.load().get(mgid).cloned()
     }
 
+    /// All groups and their members, ordered by MGID.
+    pub(crate) fn all(&self) -> Vec<(Gid, Vec<u32>)> {
+        let groups = self.0.load();
+        let members = |members: &Arc<[Qpn]>| members.iter().map(|qpn| qpn.get()).collect();
+        let mut all: Vec<_> = groups
+            .iter()
+            .map(|(mgid, of)| (*mgid, members(of)))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Adds a QP to a group. Returns whether the group is new. Refuses a QP that is a member
     /// already, and what exceeds a limit.
     fn attach(&self, mgid: Gid, qpn: Qpn, limits: &Limits) -> Result<bool> {

@@ -2,6 +2,8 @@
 
 //! Shared receive queues (IBTA 10.2.9).
 
+mod saved;
+
 use budget::Charge;
 use dma::DmaView;
 use roce::work::RecvWr;
@@ -13,6 +15,7 @@ use virtio_rdma_abi::number::{Pdn, Srqn};
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DeviceSharedQueue;
 
+pub(crate) use self::saved::SrqState;
 use crate::details::{self, SrqDetails};
 use crate::error::{at_least, at_most, require, Reason, Result, What};
 use crate::event::EventSource;
@@ -61,11 +64,11 @@ struct SrqQueue {
     /// SRQ_LIMIT_REACHED is raised when fewer work requests than this are left; 0 if the event is
     /// not armed.
     limit: u32,
-    state: SrqState,
+    state: Life,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SrqState {
+enum Life {
     Live,
     /// The ring is corrupt: no more work requests are fetched.
     Broken,
@@ -101,7 +104,7 @@ impl Srq {
                     returned: Vec::new(),
                     max_wr: init.max_wr,
                     limit: 0,
-                    state: SrqState::Live,
+                    state: Life::Live,
                 },
                 mem: init.ring,
             }),
@@ -136,9 +139,9 @@ impl Srq {
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
         match queue.state {
-            SrqState::Live => {}
-            SrqState::Broken => return Err(BadRecv::Ring),
-            SrqState::Destroyed => return Ok(None),
+            Life::Live => {}
+            Life::Broken => return Err(BadRecv::Ring),
+            Life::Destroyed => return Ok(None),
         }
         let memory = RingView::new(mem, view);
         let fetched = match queue.returned.pop() {
@@ -167,7 +170,7 @@ impl Srq {
     /// Frees the slot of a fetched work request. Must be called before its CQE is visible.
     pub(crate) fn complete(&self) {
         let queue = &mut self.inner.lock().queue;
-        if queue.state == SrqState::Live {
+        if queue.state == Life::Live {
             queue.ring.complete();
         }
     }
@@ -183,7 +186,7 @@ impl Srq {
         let view = hca.space.enter();
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
-        let is_live = queue.state == SrqState::Live;
+        let is_live = queue.state == Life::Live;
         require(is_live, Reason::Failed, What::Srqn, self.number.get())?;
         let bound = new.as_ref().map_or(queue.max_wr, |new| new.max_wr);
         at_most(What::Limit, limit.unwrap_or(0), bound)?;
@@ -208,10 +211,10 @@ impl Srq {
         let SrqInner { mem, queue } = &*self.inner.lock();
         match queue.state {
             // The ring has at most as many slots.
-            SrqState::Live => {
+            Life::Live => {
                 queue.ring.available(&RingView::new(mem, view)) + queue.returned.len() as u32
             }
-            SrqState::Broken | SrqState::Destroyed => 0,
+            Life::Broken | Life::Destroyed => 0,
         }
     }
 
@@ -219,9 +222,9 @@ impl Srq {
     pub(crate) fn details(&self, hca: &Hca) -> Option<SrqDetails> {
         let posted = self.posted(&hca.space.enter());
         let queue = &self.inner.lock().queue;
-        (queue.state != SrqState::Destroyed).then(|| SrqDetails {
+        (queue.state != Life::Destroyed).then(|| SrqDetails {
             srqn: self.number.get(),
-            is_live: queue.state == SrqState::Live,
+            is_live: queue.state == Life::Live,
             posted,
             max_wr: queue.max_wr,
             limit: queue.limit,
@@ -241,7 +244,7 @@ impl Srq {
 
     /// Stops using the ring's memory and drops events not yet sent.
     pub(crate) fn destroy(&self, hca: &Hca) {
-        self.inner.lock().queue.state = SrqState::Destroyed;
+        self.inner.lock().queue.state = Life::Destroyed;
         hca.events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Srq(self.number));
     }
@@ -260,7 +263,7 @@ impl Srq {
 
     /// Fails the SRQ and all its QPs because its ring is corrupt.
     fn fail(&self, queue: &mut SrqQueue, hca: &Hca) -> BadRecv {
-        queue.state = SrqState::Broken;
+        queue.state = Life::Broken;
         self.raise(hca, AsyncEvent::SrqErr);
         self.users.fail(hca);
         BadRecv::Ring

@@ -12,7 +12,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use scheduler::shared::{note_reference, Mutex, RwLock};
 use virtio_rdma_abi::number::Number;
 
-use crate::error::{full, no_such, Result, What};
+use crate::error::{full, no_such, require, Reason, Result, What};
 use crate::shuffle::{Secret, Shuffle};
 
 /// A bounded table of objects, indexed by number.
@@ -186,15 +186,38 @@ impl<N: Number, T> Table<N, T> {
     /// Reserves a free number. Returns `None` if all are in use.
     pub(crate) fn reserve(&self) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
-        let number = match free.take_fresh() {
-            Some(fresh) => self.common + fresh,
-            None => free.returned.pop_front()?,
+        let number = loop {
+            let number = N::new(match free.take_fresh() {
+                Some(fresh) => self.common + fresh,
+                None => free.returned.pop_front()?,
+            });
+            if !self.is_taken(number) {
+                break number;
+            }
         };
         Some(Reserved {
             table: self,
-            number: N::new(number),
+            number,
             inserted: false,
         })
+    }
+
+    /// Reserves `number` for an object that had it in another process. Refuses a number that is in
+    /// use or not in the table's range. The number may be given out a second time when it is free
+    /// again, so [`reserve`](Self::reserve) skips numbers that are in use.
+    pub(crate) fn reserve_again(&self, what: What, number: N) -> Result<Reserved<'_, N, T>> {
+        let end = self.common + self.free.lock().order.len();
+        let is_free = (self.first..end).contains(&number.get()) && !self.is_taken(number);
+        require(is_free, Reason::Exists, what, number.get())?;
+        Ok(Reserved {
+            table: self,
+            number,
+            inserted: false,
+        })
+    }
+
+    fn is_taken(&self, number: N) -> bool {
+        self.slot(number).is_some_and(TableSlot::is_taken)
     }
 
     /// Reserves a free number below `end` for which `usable` returns true. If there are several,
@@ -216,10 +239,10 @@ impl<N: Number, T> Table<N, T> {
                 .extend(fresh.map(|number| self.common + number));
             free.fresh = len;
         }
-        let at = free
-            .returned
-            .iter()
-            .position(|&number| number < end && usable(N::new(number)))?;
+        let at = free.returned.iter().position(|&number| {
+            let is_free = number < end && !self.is_taken(N::new(number));
+            is_free && usable(N::new(number))
+        })?;
         Some(Reserved {
             table: self,
             number: N::new(free.returned.remove(at)?),
@@ -231,8 +254,7 @@ impl<N: Number, T> Table<N, T> {
     /// not be concurrent.
     pub(crate) fn claim(&self, number: N) -> Option<Reserved<'_, N, T>> {
         let special = (self.first..self.common).contains(&number.get());
-        let taken = self.slot(number).is_some_and(TableSlot::is_taken);
-        (special && !taken).then(|| Reserved {
+        (special && !self.is_taken(number)).then(|| Reserved {
             table: self,
             number,
             inserted: false,

@@ -11,6 +11,7 @@ mod template;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::headers::{Reader, Writer};
@@ -70,7 +71,7 @@ pub enum NetError {
 }
 
 /// Source and destination addresses of one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Addresses {
     /// IPv4: source, destination.
     V4(Ipv4Addr, Ipv4Addr),
@@ -113,7 +114,7 @@ impl Addresses {
 }
 
 /// Ethernet, IP and UDP header fields of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     /// MAC address of the sender.
     pub src_mac: Mac,

@@ -50,7 +50,7 @@ impl Hca {
     }
 
     /// Sets entry `index` of the GID table to `address`, if the port may use that address.
-    fn set_gid(&self, index: u16, address: Address) -> Result<()> {
+    pub(crate) fn set_gid(&self, index: u16, address: Address) -> Result<()> {
         let address_leases = &self.runtime().address_leases;
         let restricted = !self.config().addresses.is_empty();
         let now = self.runtime().scheduler.clock.now();

@@ -32,7 +32,7 @@ impl Hca {
     }
 
     /// Registers a use of PD `pdn`, which keeps the PD from being destroyed.
-    pub(super) fn use_pd(&self, pdn: Pdn) -> Result<PdUse> {
+    pub(crate) fn use_pd(&self, pdn: Pdn) -> Result<PdUse> {
         self.objects.pds.find(What::Pdn, pdn).map(PdUse::new)
     }
 }

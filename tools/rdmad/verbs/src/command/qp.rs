@@ -136,7 +136,6 @@ impl Hca {
         if user && qp_type == QpType::Gsi {
             return Err(of_type(Reason::NotPermitted));
         }
-        let limits = &self.config().limits;
         let cap = QpCap {
             max_send_wr: base.max_send_wr,
             max_recv_wr: base.max_recv_wr,
@@ -144,13 +143,7 @@ impl Hca {
             max_recv_sge: base.max_recv_sge,
             max_inline_data: base.max_inline_data,
         };
-        at_most(What::MaxSendSge, cap.max_send_sge, limits.max_sge)?;
-        at_most(What::MaxRecvSge, cap.max_recv_sge, limits.max_sge)?;
-        at_most(
-            What::MaxInlineData,
-            cap.max_inline_data,
-            limits.max_inline_data,
-        )?;
+        self.check_cap(&cap)?;
         let pd = self.use_pd(base.pdn)?;
         let send_cq = self.objects.cqs.find(What::SendCqn, base.send_cqn)?;
         let recv_cq = self.objects.cqs.find(What::RecvCqn, base.recv_cqn)?;
@@ -176,6 +169,16 @@ impl Hca {
         Ok(RspCreateQp {
             qpn: reserved.insert(Arc::new(qp)),
         })
+    }
+
+    /// Refuses capabilities beyond the limits, except for numbers of work requests, which the rings
+    /// limit.
+    pub(crate) fn check_cap(&self, cap: &QpCap) -> Result<()> {
+        let limits = &self.config().limits;
+        at_most(What::MaxSendSge, cap.max_send_sge, limits.max_sge)?;
+        at_most(What::MaxRecvSge, cap.max_recv_sge, limits.max_sge)?;
+        let most = limits.max_inline_data;
+        at_most(What::MaxInlineData, cap.max_inline_data, most)
     }
 
     /// The SRQ from which a new QP takes its receives, if the command names one.

@@ -87,7 +87,7 @@ impl Hca {
         Ok(DONE)
     }
 
-    pub(super) fn srq(&self, srqn: Srqn) -> Result<Arc<Srq>> {
+    pub(crate) fn srq(&self, srqn: Srqn) -> Result<Arc<Srq>> {
         self.objects.srqs.find(What::Srqn, srqn)
     }
 }

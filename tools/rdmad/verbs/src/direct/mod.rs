@@ -69,12 +69,22 @@ impl DirectRoute {
     /// needs packets.
     pub(crate) fn find(hca: &Hca, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let group = hca.config().group;
-        let peer = hca
-            .runtime()
-            .hcas
-            .direct_peer(group, connection.path.dst_mac)?;
+        let hcas = &hca.runtime().hcas;
+        let peer = hcas.direct_peer(group, connection.path.dst_mac)?;
+        Self::to(&peer, hca, qpn, connection)
+    }
+
+    /// The direct route for `connection`, which had one in another process, even if the direct path
+    /// is not enabled now.
+    pub(crate) fn again(hca: &Hca, qpn: Qpn, connection: &Connection) -> Option<Self> {
+        let group = hca.config().group;
+        let peer = hca.runtime().hcas.peer(group, connection.path.dst_mac)?;
+        Self::to(&peer, hca, qpn, connection)
+    }
+
+    fn to(peer: &Arc<Hca>, hca: &Hca, qpn: Qpn, connection: &Connection) -> Option<Self> {
         Some(Self {
-            hca: Arc::downgrade(&peer),
+            hca: Arc::downgrade(peer),
             port: peer.port(),
             qpn: connection.dest_qpn,
             mtu: connection.mtu,

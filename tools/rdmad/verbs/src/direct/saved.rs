@@ -3,20 +3,18 @@
 //! The saved state of a transfer.
 
 use roce::saved::{or_null, Epoch, Fault};
-#[cfg(feature = "testing")]
 use roce::work::SendWr;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Transfer, Wait};
-#[cfg(feature = "testing")]
 use crate::wqe::PostedSend;
 
 /// The state of a [`Transfer`] besides its work request. Times are encoded as in [`Epoch`].
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferState {
     /// Time at which the wait ends, or `roce::saved::NONE`.
-    #[serde(serialize_with = "or_null")]
+    #[serde(with = "or_null")]
     pub deadline: u64,
     /// Bytes transferred so far.
     pub done: u32,
@@ -60,7 +58,6 @@ impl Transfer {
     }
 
     /// Resumes the transfer of `wr` from `state`.
-    #[cfg(feature = "testing")]
     pub(crate) fn restored(wr: SendWr<PostedSend>, state: &TransferState, epoch: Epoch) -> Self {
         let deadline = epoch.instant(state.deadline);
         Self {

@@ -7,10 +7,10 @@ use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::ring::ArmWord;
-use virtio_rdma_ring::{DeviceCq, RingError, RingMemory};
+use virtio_rdma_ring::{ArmLatchState, DeviceCq, RingError, RingMemory};
 
 use super::virtqueue::{CqProgress, VirtqueueCq, VirtqueueMem, VirtqueueView};
-use super::{RingMem, RingView};
+use super::{RingMem, RingState, RingView};
 use crate::error::{at_least, Result, What};
 
 /// The memory of a CQ, and the device's position in it.
@@ -53,14 +53,18 @@ impl CompletionProducer {
         }
     }
 
-    /// Drops the producer of an own ring and recreates it from its saved state. All CQEs in the
-    /// ring must be published.
-    #[cfg(feature = "testing")]
-    pub(crate) fn rebuild(&mut self) {
-        if let Self::Own { mem, ring } = self {
-            let state = ring.state();
-            *ring = DeviceCq::resumed(*mem.layout(), &state);
-            assert_eq!(ring.state(), state);
+    /// The producer of an own ring that another process has left with `latch`.
+    pub(crate) fn resumed(mem: RingMem, latch: &ArmLatchState) -> Self {
+        let ring = DeviceCq::resumed(*mem.layout(), latch);
+        Self::Own { mem, ring }
+    }
+
+    /// The memory and state of an own ring, in which all CQEs must be published. `None` for a
+    /// virtqueue.
+    pub(crate) fn save(&self) -> Option<(RingState, ArmLatchState)> {
+        match self {
+            Self::Own { mem, ring } => Some((mem.save(), ring.state())),
+            Self::Virtqueue { .. } => None,
         }
     }
 

@@ -6,6 +6,8 @@
 //! under a key, which makes the MR *valid*. An invalidation, by either side of a connection, makes
 //! the MR free again.
 
+mod saved;
+
 use std::sync::Arc;
 
 use budget::MemoryBudget;
@@ -13,6 +15,7 @@ use roce::work::WcReason;
 use scheduler::shared::Mutex;
 use virtio_rdma_abi::ib::AccessFlags;
 
+pub(super) use self::saved::FastMrState;
 use super::key_fault::KeyFault;
 use super::region::drain;
 use super::{PageMap, Region};
@@ -24,11 +27,11 @@ pub(super) struct FastMr {
     max_pages: u32,
     /// Budget to which the maps of the MR's pages are charged.
     maps: MemoryBudget,
-    state: Mutex<FastMrState>,
+    state: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
-struct FastMrState {
+struct Inner {
     /// The pages that the last MAP_MR_SG set. Each registration without pages of its own uses them.
     mapped: Option<Mapped>,
     /// The registered memory; `None` if the MR is free.

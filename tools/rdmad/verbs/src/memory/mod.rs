@@ -22,13 +22,13 @@ pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
 pub(crate) use key_fault::KeyFault;
 pub(crate) use keys::Keys;
-pub(crate) use mr::{number_of, Mr, MrCharge, MrTable, RegWr};
-pub(crate) use pages::{PageList, PageMap};
+pub(crate) use mr::{number_of, Mr, MrCharge, MrState, MrTable, RegWr, VariantsState};
+pub(crate) use pages::{PageList, PageMap, PageMapState};
 pub(crate) use queue::{FetchedWqe, ForDoorbell, QueueMem, QueueView, WorkConsumer};
 pub(crate) use region::{check_access, Region};
-pub(crate) use ring::{RingMem, RingView};
+pub(crate) use ring::{LatchDef, PositionsDef, RingMem, RingState, RingView};
 pub(crate) use virtqueue::{CqProgress, VirtqueueMem};
-pub(crate) use window::{KeyUser, MwBind};
+pub(crate) use window::{KeyUser, MwBind, WindowState};
 
 /// A budget without limit.
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 //! Memory regions and their keys.
 
+mod saved;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
@@ -12,6 +14,7 @@ use roce::work::WcReason;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
+pub(crate) use self::saved::{MrState, VariantsState};
 use super::fast::{FastMr, Mapped};
 use super::key_fault::{KeyFault, KeyResult};
 use super::mr_cache::{Flat, MrCache};
@@ -147,7 +150,7 @@ pub(crate) struct MrTable {
 /// The charges of an MR: its pages to the HCA's limit of pages, and its memory to the budget.
 #[derive(Debug)]
 pub(crate) struct MrCharge {
-    _pages: Charge,
+    pages: Charge,
     _memory: Charge,
 }
 
@@ -178,7 +181,7 @@ impl MrTable {
     pub(crate) fn charge(&self, npages: u64) -> Result<MrCharge> {
         let region = size_of::<(Region, PageMap)>();
         Ok(MrCharge {
-            _pages: self.pages.charge(npages).map_err(|exhausted| Refusal {
+            pages: self.pages.charge(npages).map_err(|exhausted| Refusal {
                 what: What::Npages,
                 ..exhausted.into()
             })?,
@@ -428,6 +431,11 @@ impl MrTable {
         self.table.release(number);
     }
 
+    /// MR `number`, if there is one.
+    pub(super) fn get(&self, number: MrNumber) -> Option<Arc<Mr>> {
+        self.table.get(number)
+    }
+
     /// Number of MRs.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
@@ -527,6 +535,10 @@ impl MrTable {
 }
 
 impl Mr {
+    pub(super) fn number(&self) -> MrNumber {
+        self.number
+    }
+
     fn details(&self) -> MrDetails {
         let (is_fast, memory) = match &self.kind {
             MrKind::Fixed(region) => (false, Some(region.details())),

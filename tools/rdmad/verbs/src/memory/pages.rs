@@ -2,10 +2,13 @@
 
 //! Objects in guest memory, such as MRs, whose pages the driver names in a page list.
 
+mod saved;
+
 use budget::{ChargedList, MemoryBudget};
 use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
+pub(crate) use self::saved::PageMapState;
 use crate::error::{aligned, at_least, at_most, end, exactly, fault, Result, What};
 
 /// Bytes of an entry of a page list.

@@ -7,7 +7,8 @@ use dma::DmaView;
 use virtio_rdma_ring::{DevicePositions, DeviceQueue, RingError};
 
 use super::virtqueue::{VirtqueueConsumer, VirtqueueMem, VirtqueueView};
-use super::{RingMem, RingView};
+use super::{RingMem, RingState, RingView};
+use crate::error::{at_most, refusal, Reason, Result, What};
 
 #[derive(Debug)]
 pub(crate) enum QueueMem {
@@ -20,6 +21,19 @@ pub(crate) enum QueueMem {
 }
 
 impl QueueMem {
+    /// The memory of the queue; `None` if it is absent. Refused for a virtqueue.
+    pub(crate) fn save(&self) -> Result<Option<RingState>> {
+        match self {
+            Self::Own(ring) => Ok(Some(ring.save())),
+            Self::Absent => Ok(None),
+            Self::Virtqueue(queue) => Err(refusal(
+                Reason::NotSupported,
+                What::Virtqueue,
+                queue.number(),
+            )),
+        }
+    }
+
     /// The queue's virtqueue; `None` if the queue is an own ring or absent.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match self {
@@ -119,17 +133,20 @@ impl WorkConsumer {
         }
     }
 
-    /// The consumer that resumes a ring at `positions`.
-    #[cfg(feature = "testing")]
-    pub(crate) fn resumed(queue: &QueueMem, positions: DevicePositions) -> Self {
-        match queue {
-            QueueMem::Own(ring) => Self::Own(DeviceQueue::resumed(*ring.layout(), positions)),
+    /// The consumer that resumes a ring at `positions`. Refused if more work requests would be in
+    /// progress than the ring has slots.
+    pub(crate) fn resumed(queue: &QueueMem, positions: DevicePositions) -> Result<Self> {
+        Ok(match queue {
+            QueueMem::Own(ring) => {
+                let slots = ring.layout().slots();
+                at_most(What::Slots, positions.outstanding(), slots)?;
+                Self::Own(DeviceQueue::resumed(*ring.layout(), positions))
+            }
             QueueMem::Virtqueue(_) | QueueMem::Absent => Self::new(queue),
-        }
+        })
     }
 
     /// The WQEs of a ring that were fetched and are not complete.
-    #[cfg(feature = "testing")]
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = FetchedWqe> {
         let positions = self.positions();
         (0..positions.outstanding())
@@ -160,7 +177,10 @@ impl WorkConsumer {
     ///
     /// The queue is corrupt.
     #[inline]
-    pub(crate) fn fetch(&mut self, view: &QueueView<'_>) -> Result<Option<FetchedWqe>, RingError> {
+    pub(crate) fn fetch(
+        &mut self,
+        view: &QueueView<'_>,
+    ) -> std::result::Result<Option<FetchedWqe>, RingError> {
         match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => Ok(queue.fetch(ring)?.map(FetchedWqe)),
             (Self::Virtqueue(queue), QueueView::Virtqueue(view)) => {

@@ -2,6 +2,8 @@
 
 //! Memory under a key.
 
+mod saved;
+
 use std::sync::Arc;
 use std::thread;
 
@@ -10,6 +12,7 @@ use scheduler::shared::share;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
+pub(crate) use self::saved::{PartState, RegionState};
 use super::key_fault::KeyFault;
 use super::mr_cache::Flat;
 use super::pages::{Cursor, PageMap, Pieces};

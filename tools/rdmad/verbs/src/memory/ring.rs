@@ -2,6 +2,8 @@
 
 //! Own rings in guest memory.
 
+mod saved;
+
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
@@ -10,6 +12,7 @@ use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 
+pub(crate) use self::saved::{LatchDef, PositionsDef, RingState};
 use super::pages::{reach, PageList};
 use crate::error::{defined, power_of_two, refusal, reserved, within, Reason, Result, What};
 

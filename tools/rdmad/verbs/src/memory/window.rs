@@ -7,6 +7,8 @@
 //! bound it. A bound window of either type uses the pages of its MR, which can't be destroyed while
 //! a window is bound to it.
 
+mod saved;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -15,8 +17,9 @@ use budget::{Charge, MemoryBudget};
 use roce::work::WcReason;
 use scheduler::shared::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
-use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
+use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn, Qpn};
 
+pub(crate) use self::saved::WindowState;
 use super::key_fault::{KeyFault, KeyResult};
 use super::mr::{number_of, Variants};
 use super::region::{drain, writes_need_local_write};
@@ -44,12 +47,12 @@ pub(crate) struct Window {
     number: MwNumber,
     pd: PdUse,
     mw_type: MwType,
-    state: Mutex<WindowState>,
+    state: Mutex<Inner>,
     _charge: Charge,
 }
 
 #[derive(Debug)]
-struct WindowState {
+struct Inner {
     /// Current R_Key.
     key: u32,
     bound: Option<Bound>,
@@ -62,7 +65,7 @@ struct Bound {
     /// The QP to which a type 2 window is bound.
     qpn: Option<Qpn>,
     /// Use of the MR. Dropped after `region`'s last user is gone.
-    _mr: WindowUse,
+    mr: WindowUse,
 }
 
 /// The QP for which a key is used: for its own work requests or for requests of its peer.
@@ -136,11 +139,15 @@ impl WindowTable {
         number_of::<MwNumber>(key).get() >= self.first
     }
 
+    /// The charge for a window and its binding.
+    fn charge(&self) -> Result<Charge> {
+        let bound = size_of::<Region>() + BOOKKEEPING;
+        Ok(self.budget.charge_object::<Window>(bound)?)
+    }
+
     /// Creates an unbound window. Returns its number and key.
     pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(MwNumber, u32)> {
-        // The charge covers the window and its binding.
-        let bound = size_of::<Region>() + BOOKKEEPING;
-        let charge = self.budget.charge_object::<Window>(bound)?;
+        let charge = self.charge()?;
         let reserved = self.table.number(What::Mwn)?;
         let number = reserved.number();
         let key = self.variants.key(number);
@@ -148,7 +155,7 @@ impl WindowTable {
             number,
             pd,
             mw_type,
-            state: Mutex::new(WindowState { key, bound: None }),
+            state: Mutex::new(Inner { key, bound: None }),
             _charge: charge,
         }));
         Ok((number, key))
@@ -216,7 +223,7 @@ impl WindowTable {
                 Some(Bound {
                     region: Arc::new(region),
                     qpn: is_two.then_some(by.qpn),
-                    _mr: WindowUse::new(mr).ok_or(KeyFault(WcReason::KeyRevoked))?,
+                    mr: WindowUse::new(mr).ok_or(KeyFault(WcReason::KeyRevoked))?,
                 })
             }
         };
@@ -311,7 +318,7 @@ impl WindowTable {
     }
 }
 
-impl WindowState {
+impl Inner {
     /// The binding of `window` under `key`, which QP `by` may use.
     fn check(&self, window: &Window, key: u32, by: KeyUser) -> KeyResult<&Bound> {
         if self.key != key {
@@ -373,6 +380,12 @@ impl WindowUse {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
             .ok()?;
         Some(Self(mr.clone()))
+    }
+}
+
+impl WindowUse {
+    fn number(&self) -> MrNumber {
+        self.0.number()
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) use requester::{
     solicits, ForAnswer, Requester, RequesterIo, RequesterMachine, RequesterTurn,
 };
 pub(crate) use responder::{ForRequest, Responder, ResponderIo, ResponderMachine, ResponderTurn};
+pub(crate) use saved::QpState as QpSaved;
 
 /// A queue pair.
 ///

@@ -129,7 +129,7 @@ impl Qp {
     /// Chooses the home of a connected QP. On the direct path it is the peer's home, since turns of
     /// the two QPs exclude each other. On the wire path it is the worker that receives the port's
     /// frames.
-    fn assign_worker(&self, hca: &Hca) {
+    pub(super) fn assign_worker(&self, hca: &Hca) {
         if self.summary.peer().is_none() {
             return;
         }

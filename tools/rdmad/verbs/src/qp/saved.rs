@@ -1,48 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Saved state of a QP: the part of its two halves that must outlive the serving process.
+//! Saved state of a QP: what another process needs to go on with it.
 //!
-//! The saved state of each half is one plain structure. The remaining state of the half is
-//! derived from that structure, from the commands (attributes, connection, shape of the rate limit)
-//! and from the rings: WQEs that are not complete are read again. No code hands a QP over to
-//! another process yet. Tests drop and recreate both halves after each turn, so a field that is
-//! missing from the structures is noticed.
+//! The saved state of each half is one plain structure, and [`QpState`] has the rest: what commands
+//! have set. What is in the rings is not saved: WQEs that are not complete are read again.
 //!
 //! Queues of virtqueue mode can't be handed over: their indices are in memory that the driver may
 //! write.
 
 #[cfg(feature = "testing")]
-mod rebuild;
+mod forget;
+mod qp;
+mod restore;
 
 use roce::saved::{Epoch, Fault};
 use roce::work::RecvWr;
 use roce::{rc, uc};
-use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DevicePositions;
 
+pub(crate) use self::qp::QpState;
 use super::requester::PacerState;
 use super::{Requester, RequesterMachine, Responder, ResponderMachine};
 use crate::direct::TransferState;
+use crate::memory::PositionsDef;
+use crate::saved::bytes;
 use crate::wqe::{PostedRecv, RecvOrigin};
-
-/// Serializes positions, whose crate has no dependencies.
-fn positions<S: Serializer>(positions: &DevicePositions, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut fields = serializer.serialize_struct("DevicePositions", 2)?;
-    fields.serialize_field("done", &positions.done)?;
-    fields.serialize_field("next", &positions.next)?;
-    fields.end()
-}
 
 /// Bytes of the longest receive WQE.
 const RECV_WQE: usize = rq_wqe_size(32);
 
 /// The saved state of a requester.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RequesterState {
-    #[serde(serialize_with = "positions")]
+    #[serde(with = "PositionsDef")]
     pub queue: DevicePositions,
     pub machine: RequesterMachineState,
     pub under_way: UnderWay,
@@ -51,12 +44,12 @@ pub(crate) struct RequesterState {
     /// 1 if the ring is corrupt.
     pub broken: u8,
     /// 1 if the SQ has drained since the QP went to SQD.
-    drained: u8,
+    pub drained: u8,
 }
 
 /// State of the state machine of a requester.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RequesterMachineState {
     None,
@@ -69,7 +62,7 @@ pub(crate) enum RequesterMachineState {
 /// The work request in progress, if no state machine holds it. The QP then has no other
 /// incomplete work request.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum UnderWay {
     Nothing,
@@ -81,7 +74,7 @@ pub(crate) enum UnderWay {
 
 /// State of the QP's rate limit.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pacing {
     Nothing,
@@ -90,18 +83,18 @@ pub(crate) enum Pacing {
 
 /// The saved state of a responder.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResponderState {
-    #[serde(serialize_with = "positions")]
+    #[serde(with = "PositionsDef")]
     pub queue: DevicePositions,
     pub receive: ReceiveState,
     pub machine: ResponderMachineState,
     /// Number of R_Key violations by the peer.
-    violations: u32,
+    pub violations: u32,
     /// 1 if COMM_EST was raised or must not be raised any more.
-    established: u8,
+    pub established: u8,
     /// 1 if QP_LAST_WQE_REACHED was raised.
-    last_wqe_reached: u8,
+    pub last_wqe_reached: u8,
     /// 1 if the ring is corrupt.
     pub broken: u8,
 }
@@ -109,7 +102,7 @@ pub(crate) struct ResponderState {
 /// State of the state machine of a responder.
 #[allow(clippy::large_enum_variant)] // Plain data: a field can't be behind a pointer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ResponderMachineState {
     None,
@@ -121,21 +114,21 @@ pub(crate) enum ResponderMachineState {
 
 /// The receive work request that was fetched and is not complete. Its slot may be reused already.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReceiveState {
-    id: u64,
-    length: u32,
-    num_sge: u32,
+    pub id: u64,
+    pub length: u32,
+    pub num_sge: u32,
     /// Slot of the SRQ, or `u32::MAX` if the work request is from the RQ.
-    slot: u32,
-    holder: Holder,
-    #[serde(skip)]
-    wqe: [u8; RECV_WQE],
+    pub slot: u32,
+    pub holder: Holder,
+    #[serde(with = "bytes")]
+    pub wqe: [u8; RECV_WQE],
 }
 
 /// The part of the responder that holds a receive work request.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Holder {
     Nobody,

@@ -88,9 +88,12 @@ impl Registry {
     /// The HCA whose port has this MAC address, if the direct path is enabled and the HCA is in
     /// isolation group `group`.
     pub(crate) fn direct_peer(&self, group: u32, mac: Mac) -> Option<Arc<Hca>> {
-        if !self.direct.load(Ordering::Relaxed) {
-            return None;
-        }
+        let is_enabled = self.direct.load(Ordering::Relaxed);
+        is_enabled.then(|| self.peer(group, mac)).flatten()
+    }
+
+    /// The HCA whose port has this MAC address, if it is in isolation group `group`.
+    pub(crate) fn peer(&self, group: u32, mac: Mac) -> Option<Arc<Hca>> {
         self.hcas
             .load()
             .with_mac(&mac)

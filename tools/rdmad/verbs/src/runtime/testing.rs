@@ -17,15 +17,23 @@ impl Runtime {
         self.shared.hcas.direct.store(direct, Ordering::Relaxed);
     }
 
-    /// Drops requester and responder of every QP and the device's state of every CQ, and recreates
-    /// them from their saved state. Must not be called within a turn of a worker.
+    /// Saves the state of each HCA with own rings, destroys its objects without a trace, and
+    /// restores them. All get a turn. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
         for hca in self.shared.hcas.load().all() {
-            for qp in hca.objects.qps.iter() {
-                qp.rebuild(hca, epoch);
+            if hca.has_failed() || !hca.has_own_rings() {
+                continue;
             }
-            hca.objects.cqs.iter().for_each(|cq| cq.rebuild());
+            let saved = hca.save(epoch).expect("the HCA can be saved");
+            for qp in hca.objects.qps.iter() {
+                qp.forget(hca);
+            }
+            hca.reset();
+            hca.restore(&saved, epoch)
+                .expect("the state can be restored");
+            assert_eq!(hca.save(epoch), Ok(saved));
+            hca.resume();
         }
     }
 

@@ -14,7 +14,6 @@ use virtio_rdma_ring::RingError;
 use crate::memory::{QueueView, WorkConsumer};
 use crate::turn::done;
 
-#[cfg(feature = "testing")]
 pub(crate) use send::fetch_again;
 pub(crate) use send::{
     completion_opcode, fetch_send, malformed, max_message, Data, Fetched, PostedSend, SendRules,
@@ -71,21 +70,6 @@ impl Snapshots {
             .rev()
             .for_each(|index| self.give_back(index));
         Ok(())
-    }
-
-    /// Moves the memory of all snapshots, without their contents, to the returned object. `self`
-    /// has no room afterwards.
-    #[cfg(feature = "testing")]
-    pub(crate) fn take_room(&mut self, budget: &MemoryBudget) -> Self {
-        let nothing = Self {
-            bytes: ChargedList::new(budget, 0),
-            stride: self.stride,
-            free: ChargedQueue::default(),
-            strongly_ordered: None,
-        };
-        let mut room = std::mem::replace(self, nothing);
-        room.clear();
-        room
     }
 
     /// Drops all snapshots, and their memory except for that of one WQE.

@@ -131,18 +131,19 @@ pub(crate) fn fetch_send(
     Ok(Some(fetched))
 }
 
-/// Reads the incomplete WQE in `slot` again. Its keys are not checked again.
-#[cfg(feature = "testing")]
+/// Reads the incomplete WQE in `slot` again. Its keys are not checked again. `None` if there is no
+/// room for it, or if it can't be read.
 pub(crate) fn fetch_again(
     slot: FetchedWqe,
     view: &QueueView<'_>,
     snapshots: &mut Snapshots,
     rules: &SendRules<'_>,
     reads: bool,
-) -> Fetched {
-    let snapshot = snapshots.take().expect("there is room");
+) -> Option<Fetched> {
+    let snapshot = snapshots.take()?;
     let check = |_: &Sge, _| Ok(());
-    read_send(slot, snapshot, view, snapshots, check, rules, reads)
+    let fetched = read_send(slot, snapshot, view, snapshots, check, rules, reads);
+    (!view.lost()).then_some(fetched)
 }
 
 /// Copies the WQE in `slot` to `snapshot` and checks it. `check` is called to check the key of each

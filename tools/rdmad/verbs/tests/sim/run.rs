@@ -25,14 +25,19 @@ const LOSSES: usize = 3;
 /// Maximum number of deadlines that may pass before all frames are delivered, so that no requester
 /// uses up its retries.
 const DELAYS: usize = 5;
+/// Number of steps of workers after an event that are followed by a rebuild.
+const REBUILDS: usize = 3;
 /// Number of steps after which workers count as never coming to rest.
 const ENDLESS: usize = 100_000;
 
 struct Sim<'w> {
     runtime: &'w Runtime,
     clock: Clock,
-    /// Whether QPs and CQs are rebuilt after each step of a worker.
+    /// Whether devices are rebuilt: saved, destroyed and restored.
     rebuilds: bool,
+    /// Number of steps of workers after which devices are still rebuilt until the next event. A
+    /// rebuilt device gets turns, which would never end if each of them were followed by another.
+    rebuilds_left: usize,
     net: &'w InFlight,
     guests: &'w [Guest],
     workers: usize,
@@ -69,6 +74,7 @@ pub fn run(choices: &mut Choices) {
         runtime: &runtime,
         clock,
         rebuilds: choices.variant() == Variant::Rebuilt || choices.widely_once_in(8),
+        rebuilds_left: 0,
         net: &net,
         guests: &guests,
         workers,
@@ -118,6 +124,7 @@ impl<'w> Sim<'w> {
     }
 
     fn step(&mut self, choices: &mut Choices) {
+        self.rebuilds_left = REBUILDS;
         match choices.below(36) {
             0..=9 => {
                 let worker = choices.below(self.workers);
@@ -258,6 +265,7 @@ impl<'w> Sim<'w> {
     /// Lets time pass.
     fn pass(&mut self, time: Duration) {
         self.observe();
+        self.rebuilds_left = REBUILDS;
         self.runtime.pass(time);
     }
 
@@ -326,8 +334,11 @@ impl<'w> Sim<'w> {
     }
 
     /// Delivers all frames in flight. Returns whether there were any.
-    fn deliver_all(&self) -> bool {
+    fn deliver_all(&mut self) -> bool {
         let any = self.net.flying() > 0;
+        if any {
+            self.rebuilds_left = REBUILDS;
+        }
         while self.net.flying() > 0 {
             self.net.deliver(0);
         }
@@ -348,7 +359,8 @@ impl<'w> Sim<'w> {
     fn turn(&mut self, worker: usize) -> bool {
         let is_awake = self.runtime.step(worker);
         // A worker that sleeps has served no QP.
-        if is_awake && self.rebuilds {
+        if is_awake && self.rebuilds && self.rebuilds_left > 0 {
+            self.rebuilds_left -= 1;
             self.runtime.rebuild();
         }
         self.observe();

@@ -2,7 +2,7 @@
 
 //! The saved state of a requester.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::saved::{or_null, Epoch, FailedWork, NONE};
 use crate::work::SendWr;
@@ -13,7 +13,7 @@ use super::Requester;
 /// packets count from 0, times from the [`Epoch`]. Congestion window and round-trip times are not
 /// saved: a new process measures them again.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterState {
     /// Position of the first packet of the oldest work request, or of the next work request if none
     /// is queued.
@@ -25,13 +25,13 @@ pub struct RequesterState {
     /// Position after the last packet that was ever sent.
     pub sent: u64,
     /// Position to which a response last made the requester go back, or [`NONE`].
-    #[serde(serialize_with = "or_null")]
+    #[serde(with = "or_null")]
     pub went_back: u64,
     /// End of the local ACK timeout, or [`NONE`].
-    #[serde(serialize_with = "or_null")]
+    #[serde(with = "or_null")]
     pub ack_deadline: u64,
     /// End of the delay that an RNR NAK requested, or [`NONE`].
-    #[serde(serialize_with = "or_null")]
+    #[serde(with = "or_null")]
     pub rnr_deadline: u64,
     /// The first work request that can't be executed.
     pub failed: FailedWork,

@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::headers::Syndrome;
 use crate::psn::Psn;
@@ -27,7 +28,7 @@ const REQUESTS: usize = WINDOW as usize;
 /// The state of a [`Responder`] without its connection, its attributes and the receive of the
 /// message in progress.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponderState {
     /// The message in progress.
     pub message: MessageState,
@@ -65,7 +66,7 @@ pub struct Kept<T, const N: usize> {
 
 /// An answer that has not been sent completely.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerState {
     /// PSN, kind and value of the answer.
     pub answer: ResultState,
@@ -85,7 +86,7 @@ pub struct AnswerState {
 
 /// The result of an executed request, which the answer reports to the peer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultState {
     /// For a READ, the address of the bytes that are left to send. For an atomic operation, the
     /// original value of the word.
@@ -98,7 +99,7 @@ pub struct ResultState {
 
 /// PSNs of an executed request.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestState {
     /// First PSN of the request.
     pub psn: u32,
@@ -145,6 +146,16 @@ impl<T: Copy + Default + Eq, const N: usize> Eq for Kept<T, N> {}
 impl<T: Copy + Default + Serialize, const N: usize> Serialize for Kept<T, N> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.values())
+    }
+}
+
+impl<'de, T: Copy + Default + Deserialize<'de>, const N: usize> Deserialize<'de> for Kept<T, N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let values = Vec::deserialize(deserializer)?;
+        if values.len() > N {
+            return Err(D::Error::invalid_length(values.len(), &"a shorter list"));
+        }
+        Ok(Self::of(values))
     }
 }
 

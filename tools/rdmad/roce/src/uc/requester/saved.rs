@@ -2,7 +2,7 @@
 
 //! The saved state of a requester.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::psn::Psn;
 use crate::saved::FailedWork;
@@ -12,7 +12,7 @@ use super::Requester;
 
 /// The state of a [`Requester`] without its connection and work requests.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterState {
     /// The first work request that can't be executed.
     pub failed: FailedWork,

@@ -2,7 +2,7 @@
 
 //! The saved state of a responder.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::psn::Psn;
 use crate::saved::MessageState;
@@ -12,7 +12,7 @@ use super::{MessageInProgress, Responder};
 
 /// The state of a [`Responder`] without its path MTU, its access flags and the held receive.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponderState {
     /// The message in progress.
     pub message: MessageState,

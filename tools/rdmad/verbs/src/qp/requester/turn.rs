@@ -19,7 +19,6 @@ use crate::memory::{Keys, Memory, Message, QueueView};
 use crate::qp::Qp;
 use crate::runtime::Watch;
 use crate::turn::{done, Parked, TurnBudget};
-#[cfg(feature = "testing")]
 use crate::wqe::fetch_again;
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, PostedSend,
@@ -183,9 +182,13 @@ impl<'a> RequesterTurn<'a> {
         Ok(fetched)
     }
 
-    /// Reads and checks the incomplete WQEs again. Keys are not checked again.
-    #[cfg(feature = "testing")]
-    pub(in crate::qp) fn fetch_again(&self, io: &mut RequesterIo, attr: &QpAttr) -> Vec<Fetched> {
+    /// Reads and checks the incomplete WQEs again. Keys are not checked again. `None` if there is no
+    /// room for all, or if they can't be read.
+    pub(in crate::qp) fn fetch_again(
+        &self,
+        io: &mut RequesterIo,
+        attr: &QpAttr,
+    ) -> Option<Vec<Fetched>> {
         let slots = io.queue.outstanding();
         let reads = attr.max_rd_atomic > 0;
         let again = |slot| fetch_again(slot, &self.queue, &mut io.snapshots, &self.rules, reads);

@@ -2,19 +2,17 @@
 
 //! The saved state of a rate limit.
 
-#[cfg(feature = "testing")]
 use std::time::Instant;
 
 use roce::saved::Epoch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Pacer;
-#[cfg(feature = "testing")]
 use super::RateLimitAttr;
 
 /// The state of a [`Pacer`] besides its limit.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PacerState {
     /// Credit of the bucket, at most `capacity`.
     pub credit: u64,
@@ -35,13 +33,11 @@ impl Pacer {
     }
 
     /// The rate limit as the driver set it.
-    #[cfg(feature = "testing")]
     pub(crate) fn limit(&self) -> RateLimitAttr {
         self.limit
     }
 
     /// Resumes the bucket from `state`. If `state` has no valid time, `now` is used.
-    #[cfg(feature = "testing")]
     pub(crate) fn restored(
         limit: RateLimitAttr,
         state: &PacerState,
