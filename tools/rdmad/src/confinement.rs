@@ -17,19 +17,20 @@ use rustix::process::{set_dumpable_behavior, set_parent_process_death_signal, Du
 use sandbox::UplinkKinds;
 use sockets::broker::{self, Broker, Changed};
 use sockets::KeptFile;
+use supervisor::HAND_OVER;
 use vswitch::Uplink;
 
 use crate::cli::{Args, BOUND_BROKER};
 use crate::limits;
 
-/// The signals that end the daemon.
-pub struct EndSignals(SignalFd);
+/// The signals that end the engine, or ask it to hand over.
+pub struct Signals(SignalFd);
 
-impl EndSignals {
+impl Signals {
     /// Blocks the signals in all threads, so that they stay pending until the first thread
     /// [waits](Self::wait) for them.
     pub fn block() -> Result<Self> {
-        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+        let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, HAND_OVER]);
         signals.thread_block().context("can't block signals")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&signals, flags);
@@ -97,7 +98,7 @@ pub fn run_broker(bound: bool) -> Result<()> {
     // The broker blocks these signals. It ends when the daemon ends or, if ctl started it, when the
     // added port is removed. `setsid` fails only if the broker already has its own session.
     forbid_dumps()?;
-    let _signals = EndSignals::block()?;
+    let _signals = Signals::block()?;
     let _ = rustix::process::setsid();
     let confine = |changed: &Changed<'_>| {
         let directory = |path: &&Path| match path.parent() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use supervisor::{Deaths, Supervision};
-use vdev::Records;
+use vdev::{Records, Saved};
 
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
@@ -86,6 +86,16 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// Lets the ports take over devices from the last engine, and then begins all work.
+    pub fn begin(&self, former: &Former) {
+        self.ports.begin(former);
+    }
+
+    /// Stops all work and calls `write` with the state of all devices. See [`Ports::hand_over`].
+    pub fn hand_over(&self, write: impl FnOnce(Saved) -> Result<()>) -> Result<()> {
+        self.ports.hand_over(write)
+    }
+
     /// A thread that serves all ports and runs without end, and what it does.
     pub fn stuck(&self, watchdog: &mut Watchdog) -> Option<String> {
         self.ports.stuck(watchdog)

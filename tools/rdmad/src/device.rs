@@ -139,6 +139,33 @@ impl VirtioDevice for RdmaDevice {
         self.queues.carry_events.store(false, Ordering::Release);
     }
 
+    fn save(&self) -> Result<Vec<u8>, String> {
+        self.hca.save()
+    }
+
+    fn restore(
+        &self,
+        features: u64,
+        queues: &[Arc<Virtqueue>],
+        state: &[u8],
+    ) -> Result<(), String> {
+        self.queues.all.get_or_init(|| queues.to_vec());
+        let features = Features(features);
+        let restored = self.hca.restore(state);
+        restored.map_err(|error| error.to_string())?;
+        if self.hca.negotiated() != features.in_force() {
+            self.hca.reset();
+            return Err("the saved device has other features than its function".to_owned());
+        }
+        let own_rings = features.has(Feature::RingAddr);
+        self.queues.carry_events.store(own_rings, Ordering::Release);
+        Ok(())
+    }
+
+    fn resume(&self) {
+        self.hca.resume();
+    }
+
     fn fail(&self, why: &str) {
         self.hca.fail(why);
     }

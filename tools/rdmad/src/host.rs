@@ -32,7 +32,7 @@ pub struct Host {
     /// The workers. Dropped before the switch, to which they send frames.
     pub runtime: Runtime,
     pub switch: Switch,
-    pool: Arc<ServerPool>,
+    pub pool: Arc<ServerPool>,
     /// Maximum number of ports at a time.
     pub most_ports: usize,
     /// Paths of all sockets of the daemon except those of ports.
@@ -87,6 +87,9 @@ impl Host {
         .context("can't start the workers")?;
         let pool = ServerPool::new(args.most_ports(), former.records.clone());
         let pool = pool.context("can't start the threads of ports")?;
+        // Devices may be taken over from the last engine: their ports wait for each other.
+        pool.sockets.close();
+        runtime.hold(Instant::now());
         let withheld = args.withheld.iter();
         let host = Self {
             runtime,

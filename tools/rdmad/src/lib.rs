@@ -41,19 +41,21 @@ mod watchdog;
 mod workers;
 
 use std::io::{self, IsTerminal, Write};
+use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use supervisor::{Start, Supervision};
+use supervisor::{Start, Supervision, HAND_OVER};
 use tracing_subscriber::EnvFilter;
-use vdev::Records;
-use verbs::MAX_PORTS;
+use vdev::{Records, Saved};
+use verbs::{Hca, MAX_PORTS};
 
 use crate::cli::{Args, Command, Sandbox};
-use crate::confinement::EndSignals;
+use crate::confinement::Signals;
 use crate::daemon::{Daemon, Former};
 use crate::kept_text::KeptText;
 use crate::log::{Level, Log};
@@ -97,16 +99,22 @@ pub fn main() -> ExitCode {
     if let Err(error) = limits::raise() {
         return end(Err(error));
     }
-    let supervised = supervisor::supervise(memory, Records::FORMAT, |start| engine(args, start));
+    let supervised = supervisor::supervise(memory, &format(), |start| engine(args, start));
     supervised.unwrap_or_else(|error| end(Err(error).context("can't start the daemon's engine")))
 }
 
+/// The versions of all that one engine leaves to the next: records, states of functions and of their
+/// devices.
+fn format() -> String {
+    format!("{}.{}.{}", Records::FORMAT, Saved::FORMAT, Hca::FORMAT)
+}
+
 /// Whether this program can take over from one with memory of this format. Its own has `len` bytes.
-fn takes_over(format: &str, len: usize) -> Result<()> {
-    let own = supervisor::format(Records::FORMAT, len);
+fn takes_over(left: &str, len: usize) -> Result<()> {
+    let own = supervisor::format(&format(), len);
     ensure!(
-        format == own,
-        "the running daemon has records of format {format}, and {} takes over those of {own}: \
+        left == own,
+        "the running daemon has state of format {left}, and {} takes over that of {own}: \
          stop and start the daemon, while no VM uses it",
         env!("CARGO_PKG_VERSION"),
     );
@@ -123,6 +131,12 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
         MAX_PORTS as usize,
         &mut inherited,
     ));
+    if let Some(state) = start.state {
+        match Saved::from_bytes(&state) {
+            Ok(saved) => records.hand_over(saved),
+            Err(error) => eprintln!("virtio-rdmad: the handed-over state is damaged: {error}"),
+        }
+    }
     sockets::inherit(inherited.take_all());
     let (mut state, restored) = match State::restore(&mut args, changes) {
         Ok(restored) => restored,
@@ -140,7 +154,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
             return end(Err(error));
         }
     }
-    let signals = match EndSignals::block() {
+    let signals = match Signals::block() {
         Ok(signals) => signals,
         Err(error) => return end(Err(error)),
     };
@@ -198,7 +212,7 @@ struct Prepared {
     counted: io::Result<()>,
 }
 
-fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> Result<()> {
+fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Result<()> {
     let Prepared {
         former,
         supervision,
@@ -239,11 +253,26 @@ fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> R
     }
     tracing::info!("ready");
     supervision.tell_ready();
+    daemon.begin(&former);
     listeners.ready()?;
     let mut watchdog = Watchdog::default();
     let signal = loop {
-        if let Some(signal) = signals.wait(watchdog::INTERVAL)? {
-            break signal;
+        match signals.wait(watchdog::INTERVAL)? {
+            Some(signal) if signal == HAND_OVER as u32 => {
+                match hand_over(&daemon, &supervision) {
+                    Ok(()) => {
+                        // Its threads are held, and its clients are to notice nothing.
+                        mem::forget(daemon);
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        tracing::warn!("no upgrade: {error:#}");
+                        supervision.refuse(&format!("{error:#}"));
+                    }
+                }
+            }
+            Some(signal) => break signal,
+            None => {}
         }
         if let Some(stuck) = daemon.stuck(&mut watchdog) {
             // The thread would not let the daemon end in an orderly way.
@@ -255,6 +284,22 @@ fn run(args: &Args, prepared: Prepared, signals: &EndSignals, level: Level) -> R
     listeners.stopping();
     drop(daemon);
     Ok(())
+}
+
+/// Stops all work and leaves the state of all devices to the engine of the new program.
+fn hand_over(daemon: &Daemon, supervision: &Supervision) -> Result<()> {
+    let began = Instant::now();
+    daemon.hand_over(|saved| {
+        let state = saved.to_bytes().context("the state of devices")?;
+        let written = supervision.hand_over(&state);
+        written.context("can't write the state of devices")?;
+        tracing::info!(
+            "handed over to another program: {} bytes of state, {:.1?}",
+            state.len(),
+            began.elapsed()
+        );
+        Ok(())
+    })
 }
 
 /// Exit status of a command that has no log. Prints the error to standard error.

@@ -8,12 +8,14 @@ use std::iter;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vdev::Listener;
+use vdev::{Listener, Saved};
 use verbs::{Hca, PortRates};
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::Captured;
@@ -28,6 +30,9 @@ use crate::report::{EngineReport, Report};
 use crate::state::{Changes, State};
 use crate::watchdog::{Stuck, Watchdog};
 use crate::workers::WorkerNow;
+
+/// How long ports wait for each other at the begin and at the end of an engine.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A port of the running daemon.
 struct Port {
@@ -342,6 +347,72 @@ impl Ports {
     pub fn qp(&self, name: &str, qpn: Qpn) -> Result<Value> {
         let details = self.hca(name)?.qp_details(qpn, true);
         qps::describe(details.with_context(|| format!("port {name} has no QP {qpn}"))?)
+    }
+
+    /// Lets the ports take over devices from the last engine, and then begins all work.
+    pub fn begin(&self, former: &Former) {
+        self.host.pool.sockets.open();
+        let until = Instant::now() + PATIENCE;
+        while !former.records.are_restored() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.host.runtime.release();
+    }
+
+    /// Stops all work between two of its steps, and calls `write` with the state of all devices.
+    /// If that succeeds, nothing goes on: the process is to end.
+    ///
+    /// # Errors
+    ///
+    /// A thread does not come to the end of its step, a change by `ctl` is in progress, or `write`
+    /// has failed. All work goes on.
+    pub fn hand_over(&self, write: impl FnOnce(Saved) -> Result<()>) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let changes = self.state.lock_until(until);
+        let _changes = changes.context("a change of the configuration is in progress")?;
+        let list = self.list.lock();
+        let handed_over = self.hold(&list, until).and_then(write);
+        if handed_over.is_err() {
+            let Host {
+                pool,
+                runtime,
+                switch,
+                ..
+            } = &self.host;
+            switch.release();
+            runtime.release();
+            pool.services.open();
+            pool.sockets.open();
+        }
+        handed_over
+    }
+
+    fn hold(&self, list: &List, until: Instant) -> Result<Saved> {
+        let Host {
+            pool,
+            runtime,
+            switch,
+            ..
+        } = &self.host;
+        ensure!(list.leaving.is_empty(), "a port is being removed");
+        for (gate, threads) in [
+            (&pool.sockets, "sockets of VMs"),
+            (&pool.services, "commands of VMs"),
+        ] {
+            gate.close();
+            list.ports.iter().for_each(|port| port.served.server.wake());
+            ensure!(gate.holds_all(until), "a thread of {threads} is busy");
+        }
+        ensure!(runtime.hold(until), "a worker is busy");
+        ensure!(switch.hold(until), "the switch is busy");
+        let mut saved = Saved::default();
+        for port in &list.ports {
+            if let Err(why) = port.served.server.save(&mut saved) {
+                let name = &port.args.name;
+                tracing::warn!("port {name}: its objects are lost by the upgrade: {why}");
+            }
+        }
+        Ok(saved)
     }
 
     /// Drops all ports, which ends their threads.

@@ -8,6 +8,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use parking_lot::{Mutex, MutexGuard};
@@ -133,6 +134,11 @@ impl State {
     /// or undoes it if it can't be recorded.
     pub fn lock(&self) -> MutexGuard<'_, Changes> {
         self.0.lock()
+    }
+
+    /// Like [`lock`](Self::lock), but `None` if another change is still in progress at `deadline`.
+    pub fn lock_until(&self, deadline: Instant) -> Option<MutexGuard<'_, Changes>> {
+        self.0.try_lock_until(deadline)
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 use crate::headers::Reth;
@@ -44,6 +45,15 @@ impl Epoch {
     /// An epoch that begins at `start`.
     pub fn new(start: Instant) -> Self {
         Self(start)
+    }
+
+    /// The time at which the host started, which is the same for all its processes.
+    pub fn of_boot() -> Self {
+        let since = clock_gettime(ClockId::Monotonic);
+        let now = Instant::now();
+        // The clock of `Instant` is this one.
+        let since = Duration::try_from(since).unwrap_or_default();
+        Self(now.checked_sub(since).unwrap_or(now))
     }
 
     /// Nanoseconds from the epoch to `at`, or [`NONE`].

@@ -14,10 +14,12 @@
 //! tests, run as if this crate were not there.
 //!
 //! [`contain`] limits the harm of a panic to the port for which a thread works. A [`Pulse`] tells
-//! whether a thread that works for all ports goes on.
+//! whether a thread that works for all ports goes on, and a [`Gate`] holds threads between two
+//! pieces of work.
 
 mod contain;
 mod filter;
+mod gate;
 mod kind;
 mod landlocked;
 mod lists;
@@ -31,6 +33,7 @@ use std::io;
 use std::sync::OnceLock;
 
 pub use self::contain::{contain, end_process_on_panic, Panicked};
+pub use self::gate::{Gate, Passer};
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;
 pub use self::pulse::{LastLook, Pulse};

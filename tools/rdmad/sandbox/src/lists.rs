@@ -232,7 +232,9 @@ pub(crate) fn broker(replaces: bool) -> Vec<Allowed> {
 }
 
 fn main() -> Vec<Allowed> {
-    [events(), interrupts(), errands()].concat()
+    // The state that it hands over is written by `pwrite`.
+    let state = vec![any(SYS_pwrite64)];
+    [events(), interrupts(), errands(), state].concat()
 }
 
 fn worker() -> Vec<Allowed> {

@@ -55,9 +55,11 @@ mod timer;
 mod work;
 mod worker;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use sandbox::Gate;
 use virtio_rdma_abi::number::PortId;
 
 use self::activity::Activity;
@@ -104,6 +106,8 @@ pub struct Scheduler {
     sleep: Sleep,
     workers: Box<[CachePadded<WorkerState>]>,
     stopped: AtomicBool,
+    /// Holds workers between two rounds.
+    gate: Arc<Gate>,
     at_once: bool,
     turn: usize,
     turn_time: Duration,
@@ -159,6 +163,7 @@ impl Scheduler {
             sleep: Sleep::new(workers),
             workers: (0..workers).map(|_| CachePadded::new(state())).collect(),
             stopped: AtomicBool::new(false),
+            gate: Arc::default(),
             at_once,
             turn,
             turn_time,
@@ -205,7 +210,25 @@ impl Scheduler {
     /// Ends all workers.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
+        self.gate.open();
         self.sleep.wake_all();
+    }
+
+    /// Lets no worker begin a round.
+    pub fn close_gate(&self) {
+        self.gate.close();
+        self.sleep.wake_all();
+    }
+
+    /// Waits until no worker is within a round, after the gate was closed. Returns false if one
+    /// still is at `deadline`.
+    pub fn holds_all(&self, deadline: Instant) -> bool {
+        self.gate.holds_all(deadline)
+    }
+
+    /// Lets the workers go on.
+    pub fn open_gate(&self) {
+        self.gate.open();
     }
 
     fn is_stopped(&self) -> bool {

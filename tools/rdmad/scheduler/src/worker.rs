@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use sandbox::Passer;
 use virtio_rdma_abi::number::PortId;
 
 use crate::activity::Activity;
@@ -53,7 +54,8 @@ impl<W: Work> Worker<W> {
         let mut awake = worker.lock();
         become_worker(awake.number);
         awake.activity().pulse.begin_thread();
-        while awake.run_until_sleep() {
+        let passer = awake.work.scheduler().gate.enter();
+        while awake.run_until_sleep(&passer) {
             let alarm = awake.alarm();
             drop(awake);
             bed.wait(alarm);
@@ -62,8 +64,10 @@ impl<W: Work> Worker<W> {
     }
 
     /// Executes rounds until the worker sleeps. Returns false if the scheduler has stopped.
-    fn run_until_sleep(&mut self) -> bool {
+    fn run_until_sleep(&mut self, passer: &Passer) -> bool {
         while !self.work.scheduler().is_stopped() {
+            // The worker is locked, so nobody stands in for it.
+            passer.pass();
             if !self.wake_up() {
                 return true;
             }
@@ -242,7 +246,7 @@ impl<W: Work> Worker<W> {
     /// Whether the worker must not sleep.
     fn is_wanted(&self) -> bool {
         let scheduler = self.work.scheduler();
-        scheduler.has_work(self.number) || scheduler.is_stopped()
+        scheduler.has_work(self.number) || scheduler.is_stopped() || scheduler.gate.is_closed()
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -14,8 +14,9 @@
 //! its own few descriptors alone. If the supervisor dies, its engine is killed.
 //! A supervisor whose descriptors are replaced may end or wait for ever.
 //!
-//! An [upgrade](Supervision::upgrade) is a death on purpose: the engine is killed, and the
-//! supervisor executes the [program](successor) that is at its path now, which starts the next one.
+//! For an [upgrade](Supervision::upgrade) the engine is asked to [hand over](Supervision::hand_over)
+//! its state and to end. The supervisor then executes the [program](successor) that is at its path
+//! now, which starts the next engine with that state. An engine that does not end is killed.
 
 #![deny(unsafe_code)]
 
@@ -62,6 +63,8 @@ pub struct Start {
     pub inherited: Inherited,
     /// Memory that all engines share. It contains zeroes when the first engine starts.
     pub memory: Arc<MmapRegion>,
+    /// The state that the last engine has handed over to this one.
+    pub state: Option<Vec<u8>>,
     pub deaths: Deaths,
     pub supervision: Supervision,
 }
@@ -92,8 +95,9 @@ impl Start {
         Ok(Self {
             inherited: Inherited::default(),
             memory: memory.of_engines()?,
+            state: None,
             deaths: Deaths::default(),
-            supervision: Supervision::new(&memory.file, request()?)?,
+            supervision: Supervision::new(&memory.file, request()?, state_file()?)?,
         })
     }
 }
@@ -111,17 +115,18 @@ impl Start {
 /// The first engine can't be started, or the program before this one has left no valid memory.
 pub fn supervise(
     memory: usize,
-    format: u32,
+    format: &str,
     engine: impl FnOnce(Start) -> ExitCode,
 ) -> io::Result<ExitCode> {
     let before = inherited::open_files()?;
-    let (memory, own) = match Left::take() {
+    let (memory, left_state, own) = match Left::take() {
         Some(left) => {
             // Other programs that this one starts, such as brokers, get none of them.
             inherited::set_kept_over_exec(&(&before - &left.own), false)?;
-            (Memory::take_over(left.memory, memory)?, left.own)
+            let memory = Memory::take_over(left.memory, memory)?;
+            (memory, Some(left.state), left.own)
         }
-        None => (Memory::new(memory)?, before.clone()),
+        None => (Memory::new(memory)?, None, before.clone()),
     };
     let mut signals = SigSet::empty();
     for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, UPGRADE] {
@@ -132,15 +137,17 @@ pub fn supervise(
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let mut supervisor = Supervisor {
         signals: SignalFd::with_flags(&signals, flags)?,
-        supervision: Supervision::new(&memory.file, request()?)?,
+        supervision: Supervision::new(&memory.file, request()?, state_file()?)?,
         successor: Successor::new(format, memory.len)?,
         is_ending: false,
-        is_upgrading: false,
+        upgrade: None,
         in_a_row: 0,
     };
     let of_engines = memory.of_engines()?;
     let opened = &inherited::open_files()? - &before;
     let of_supervisor = &(&own | &opened) | &BTreeSet::from([memory.file.as_raw_fd()]);
+    // Closed here: another file with its number would seem to be the last engine's.
+    let mut state = left_state.and_then(|file| supervisor.state_from(&file));
     let mut deaths = Deaths::default();
     loop {
         let began = Instant::now();
@@ -155,18 +162,23 @@ pub fn supervise(
             return Ok(engine(Start {
                 inherited: Inherited::of(left),
                 memory: of_engines,
+                state,
                 deaths,
                 supervision,
             }));
         };
+        // It is for this engine alone.
+        state = None;
         let end = supervisor.await_end(engine_id)?;
-        if supervisor.is_upgrading && !supervisor.is_ending {
-            supervisor.is_upgrading = false;
+        if supervisor.upgrade.take().is_some() && !supervisor.is_ending {
             let left = &inherited::open_files()? - &of_supervisor;
             let checked = memory.check();
-            let error = checked.map(|()| supervisor.successor.take_over(&memory.file, &own, &left));
+            let handed = &supervisor.supervision.state;
+            let successor = &supervisor.successor;
+            let error = checked.map(|()| successor.take_over(&memory.file, handed, &own, &left));
             let error = error.unwrap_or_else(|error| error);
             tell(&format!("can't execute the new program: {error}"));
+            state = supervisor.state_from(&supervisor.supervision.state);
         } else if end.exit_status() == Some(0)
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
@@ -189,17 +201,37 @@ pub fn supervise(
 
 /// The format of memory of `len` bytes for engines, whose content has this `format`, as the program
 /// that takes over is asked for it. The first number is the version of the supervisor's own part.
-pub fn format(format: u32, len: usize) -> String {
+pub fn format(format: &str, len: usize) -> String {
     let len = len.next_multiple_of(4096);
-    format!("1.{format}.{len}")
+    format!("2.{format}.{len}")
 }
 
 /// The signal that requests an upgrade.
 const UPGRADE: signal::Signal = signal::SIGUSR2;
+/// The signal by which the supervisor asks an engine to [hand over](Supervision::hand_over) and to
+/// end, or to [refuse](Supervision::refuse).
+pub const HAND_OVER: signal::Signal = UPGRADE;
+/// How long an engine may take for it. QEMU waits for an answer for 5 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Interval at which the supervisor looks whether an engine has refused.
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// An eventfd for requests for an upgrade.
 fn request() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// A file for the state that an engine hands over.
+fn state_file() -> io::Result<File> {
+    Ok(memfd_create("virtio-rdmad-state", MemfdFlags::CLOEXEC)?.into())
+}
+
+/// An upgrade for which an engine was asked to hand over.
+struct Upgrade {
+    /// When the engine is killed if it has not ended.
+    until: Instant,
+    /// Number of refusals before.
+    refusals: u64,
 }
 
 /// The supervisor of one engine after another.
@@ -209,8 +241,8 @@ struct Supervisor {
     successor: Successor,
     /// Whether a signal has asked for the end.
     is_ending: bool,
-    /// Whether the engine was killed for an upgrade.
-    is_upgrading: bool,
+    /// The upgrade that is under way.
+    upgrade: Option<Upgrade>,
     /// Number of engines in a row that have failed at once.
     in_a_row: u32,
 }
@@ -241,6 +273,7 @@ impl Supervisor {
             if self.await_signal_or_request()? {
                 self.upgrade(engine);
             }
+            self.look_after_upgrade(engine);
             while let Some(signal) = self.next_signal()? {
                 match signal {
                     Signal::CHILD => {}
@@ -263,7 +296,9 @@ impl Supervisor {
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(request, PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        let timeout = self.upgrade.as_ref().map(|_| INTERVAL);
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -275,16 +310,41 @@ impl Supervisor {
         }
     }
 
-    /// Kills the engine for an upgrade, unless the new program does not take over.
+    /// The state that the engine of the last program has left in `file`.
+    fn state_from(&self, file: &File) -> Option<Vec<u8>> {
+        let state = self.supervision.take_state(file);
+        state.unwrap_or_else(|error| {
+            tell(&format!("the state of the VMs' devices is lost: {error}"));
+            None
+        })
+    }
+
+    /// Ends an upgrade that the engine has refused, or kills an engine that does not hand over.
+    fn look_after_upgrade(&mut self, engine: Pid) {
+        let Some(upgrade) = &self.upgrade else {
+            return;
+        };
+        if self.supervision.refusals() != upgrade.refusals {
+            self.upgrade = None;
+        } else if Instant::now() > upgrade.until {
+            // Fails only if the engine has ended.
+            let _ = kill_process(engine, Signal::KILL);
+        }
+    }
+
+    /// Asks the engine to hand over for an upgrade, unless the new program does not take over.
     fn upgrade(&mut self, engine: Pid) {
-        if !self.supervision.was_ready() || self.is_upgrading {
+        if !self.supervision.was_ready() || self.upgrade.is_some() {
             return;
         }
         match self.successor.check() {
             Ok(()) => {
-                self.is_upgrading = true;
+                self.upgrade = Some(Upgrade {
+                    until: Instant::now() + PATIENCE,
+                    refusals: self.supervision.refusals(),
+                });
                 // Fails only if the engine has ended.
-                let _ = kill_process(engine, Signal::KILL);
+                let _ = kill_process(engine, Signal::USR2);
             }
             Err(why) => {
                 tell(&format!("no upgrade: {why}"));
@@ -297,7 +357,7 @@ impl Supervisor {
     fn status_of(&self, end: WaitStatus) -> ExitCode {
         let ends = [signal::SIGTERM, signal::SIGINT].map(|signal| Some(signal as i32));
         // An engine that starts has not blocked the signals yet, or was killed for an upgrade.
-        if self.is_ending && (self.is_upgrading || ends.contains(&end.terminating_signal())) {
+        if self.is_ending && (self.upgrade.is_some() || ends.contains(&end.terminating_signal())) {
             return ExitCode::SUCCESS;
         }
         let status = end

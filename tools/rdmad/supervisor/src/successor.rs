@@ -23,7 +23,8 @@ use crate::child;
 use crate::inherited;
 
 /// The environment variable with which the new program finds what the old one has left: the
-/// descriptor of the memory, and those that the program had before it started an engine.
+/// descriptors of the memory, of the state, and those that the program had before it started an
+/// engine.
 const LEFT: &str = "VIRTIO_RDMAD_LEFT";
 /// The option with which the new program is asked whether it understands the memory.
 const OPTION: &str = "--takes-over";
@@ -45,12 +46,14 @@ pub(crate) struct Successor {
 #[derive(Debug)]
 pub(crate) struct Left {
     pub(crate) memory: File,
+    /// The file of the state of the last engine.
+    pub(crate) state: File,
     /// Descriptors that no engine has opened.
     pub(crate) own: BTreeSet<RawFd>,
 }
 
 impl Successor {
-    pub(crate) fn new(format: u32, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(format: &str, len: usize) -> io::Result<Self> {
         let mut arguments = env::args_os();
         // A link on the path may lead to another version later.
         let path = arguments.next().map(PathBuf::from);
@@ -100,13 +103,14 @@ impl Successor {
     pub(crate) fn take_over(
         &self,
         memory: &File,
+        state: &File,
         own: &BTreeSet<RawFd>,
         left: &BTreeSet<RawFd>,
     ) -> io::Error {
-        let memory = memory.as_raw_fd();
-        let numbers = [memory].into_iter().chain(own.iter().copied());
+        let files = [memory, state].map(|file| file.as_raw_fd());
+        let numbers = files.into_iter().chain(own.iter().copied());
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
-        let kept = left | &BTreeSet::from([memory]);
+        let kept = left | &BTreeSet::from(files);
         let prepared = inherited::set_kept_over_exec(&kept, true);
         let error = match prepared {
             Ok(()) => Command::new(&self.path)
@@ -141,9 +145,12 @@ impl Left {
         env::remove_var(LEFT);
         let numbers = left.split(' ').map(str::parse::<RawFd>);
         let numbers: Vec<_> = numbers.collect::<Result<_, _>>().ok()?;
-        let (&memory, own) = numbers.split_first()?;
+        let [memory, state, own @ ..] = numbers.as_slice() else {
+            return None;
+        };
         Some(Self {
-            memory: inherited::take_over(memory)?.into(),
+            memory: inherited::take_over(*memory)?.into(),
+            state: inherited::take_over(*state)?.into(),
             own: own.iter().copied().collect(),
         })
     }

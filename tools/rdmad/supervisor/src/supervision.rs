@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
@@ -23,9 +24,13 @@ const INTERVAL: Duration = Duration::from_millis(10);
 // Words.
 const READY: usize = 0;
 const REFUSALS: usize = 1;
-const TEXT_LEN: usize = 2;
-const TEXT: usize = 3;
+/// Bytes of the state that the engine has handed over; 0 for none.
+const STATE_LEN: usize = 2;
+const TEXT_LEN: usize = 3;
+const TEXT: usize = 4;
 const WORD: usize = size_of::<u64>();
+/// Maximum length of a state in bytes.
+const MAX_STATE: u64 = 1 << 30;
 const MAX_TEXT: usize = LEN - TEXT * WORD;
 
 /// The means of an engine and its supervisor to tell each other something.
@@ -35,16 +40,19 @@ pub struct Supervision {
     /// An eventfd by which an engine requests an upgrade. It is the supervisor's descriptor, which
     /// the engine must not close.
     pub(crate) request: Arc<ManuallyDrop<OwnedFd>>,
+    /// The file of the state that an engine hands over, which belongs to the supervisor too.
+    pub(crate) state: Arc<ManuallyDrop<File>>,
 }
 
 impl Supervision {
     /// The memory is the first page of `file`.
-    pub(crate) fn new(file: &File, request: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(file: &File, request: OwnedFd, state: File) -> io::Result<Self> {
         let file = FileOffset::new(file.try_clone()?, 0);
         let memory = MmapRegion::from_file(file, LEN).map_err(io::Error::other)?;
         Ok(Self {
             memory: Arc::new(memory),
             request: Arc::new(ManuallyDrop::new(request)),
+            state: Arc::new(ManuallyDrop::new(state)),
         })
     }
 
@@ -79,8 +87,35 @@ impl Supervision {
         self.refusal()
     }
 
-    /// Refuses an upgrade.
-    pub(crate) fn refuse(&self, why: &str) {
+    /// Hands over `state` to the engine of the program that takes over. To be called by an engine
+    /// that was asked for it by [`HAND_OVER`](crate::HAND_OVER), before it ends.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough memory.
+    pub fn hand_over(&self, state: &[u8]) -> io::Result<()> {
+        self.state.write_all_at(state, 0)?;
+        self.word(STATE_LEN)
+            .store(state.len() as u64, Ordering::Release);
+        Ok(())
+    }
+
+    /// The state that the last engine has handed over to this one, from `file`.
+    pub(crate) fn take_state(&self, file: &File) -> io::Result<Option<Vec<u8>>> {
+        let len = self.word(STATE_LEN).swap(0, Ordering::Acquire);
+        if len == 0 {
+            return Ok(None);
+        }
+        let is_there = len <= file.metadata()?.len().min(MAX_STATE);
+        let len = usize::try_from(len).ok().filter(|_| is_there);
+        let len = len.ok_or_else(|| io::Error::other("the last engine has left no valid state"))?;
+        let mut state = vec![0; len];
+        file.read_exact_at(&mut state, 0)?;
+        Ok(Some(state))
+    }
+
+    /// Refuses an upgrade: called by the supervisor, and by an engine that was asked to hand over.
+    pub fn refuse(&self, why: &str) {
         let bytes = &why.as_bytes()[..why.len().min(MAX_TEXT)];
         self.text(bytes.len()).copy_from(bytes);
         self.word(TEXT_LEN)
@@ -88,7 +123,7 @@ impl Supervision {
         self.word(REFUSALS).fetch_add(1, Ordering::Release);
     }
 
-    fn refusals(&self) -> u64 {
+    pub(crate) fn refusals(&self) -> u64 {
         self.word(REFUSALS).load(Ordering::Acquire)
     }
 

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn run(engine: fn(Start) -> ExitCode) -> ExitCode {
-    supervise(MEMORY, 1, engine).unwrap()
+    supervise(MEMORY, "1", engine).unwrap()
 }
 
 fn word(start: &Start, index: usize) -> &AtomicU64 {

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use virtqueue::Split;
 
 use crate::function_state::NO_VECTOR;
@@ -35,7 +36,7 @@ const QUEUE_DRIVER: usize = 0x28;
 const QUEUE_DEVICE: usize = 0x30;
 const QUEUE_RESET: usize = 0x3a;
 
-const STATUS_DRIVER_OK: u8 = 4;
+pub(crate) const STATUS_DRIVER_OK: u8 = 4;
 const STATUS_FEATURES_OK: u8 = 8;
 const STATUS_NEEDS_RESET: u8 = 64;
 
@@ -139,6 +140,29 @@ impl QueueRegisters {
     }
 }
 
+/// The values of registers that a driver has written.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RegistersState {
+    accepted: u64,
+    config_vector: u16,
+    status: u8,
+    device_feature_select: u32,
+    driver_feature_select: u32,
+    queue_select: u16,
+    queues: Vec<QueueRegistersState>,
+}
+
+/// The registers of a queue.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct QueueRegistersState {
+    size: u16,
+    descriptors: u64,
+    available: u64,
+    used: u64,
+    vector: u16,
+    enabled: bool,
+}
+
 /// The registers of a function.
 #[derive(Debug)]
 pub(crate) struct CommonConfig {
@@ -173,6 +197,78 @@ impl CommonConfig {
                 .map(|&size| QueueRegisters::new(size))
                 .collect(),
         }
+    }
+
+    /// The values of the registers. `None` while a reset is under way.
+    pub(crate) fn save(&self) -> Option<RegistersState> {
+        if self.resetting || self.queues.iter().any(|queue| queue.resetting) {
+            return None;
+        }
+        let queue = |queue: &QueueRegisters| QueueRegistersState {
+            size: queue.at.size,
+            descriptors: queue.at.descriptors,
+            available: queue.at.available,
+            used: queue.at.used,
+            vector: queue.vector,
+            enabled: queue.enabled,
+        };
+        Some(RegistersState {
+            accepted: self.accepted,
+            config_vector: self.config_vector,
+            status: self.status,
+            device_feature_select: self.device_feature_select,
+            driver_feature_select: self.driver_feature_select,
+            queue_select: self.queue_select,
+            queues: self.queues.iter().map(queue).collect(),
+        })
+    }
+
+    /// Restores the values that another process has left. Returns false, and changes nothing, if a
+    /// driver that had written them would have been refused, or has not set DRIVER_OK.
+    pub(crate) fn restore(&mut self, state: &RegistersState) -> bool {
+        let ready = STATUS_DRIVER_OK | STATUS_FEATURES_OK;
+        let are_features_valid = state.accepted & !self.offered == 0
+            && REQUIRED_FEATURES & self.offered & !state.accepted == 0;
+        let mut queues = Vec::with_capacity(self.queues.len());
+        for (queue, saved) in self.queues.iter().zip(&state.queues) {
+            let at = Split {
+                size: saved.size,
+                descriptors: saved.descriptors,
+                available: saved.available,
+                used: saved.used,
+                ..queue.at
+            };
+            let is_valid = saved.size.is_power_of_two() && saved.size <= queue.max_size;
+            if !is_valid || (saved.enabled && !at.is_valid()) {
+                return false;
+            }
+            queues.push(QueueRegisters {
+                at,
+                vector: self.checked_vector(saved.vector),
+                enabled: saved.enabled,
+                ..*queue
+            });
+        }
+        if state.status & ready != ready
+            || !are_features_valid
+            || queues.len() != state.queues.len()
+            || queues.len() != self.queues.len()
+        {
+            return false;
+        }
+        self.accepted = state.accepted;
+        self.config_vector = self.checked_vector(state.config_vector);
+        self.status = state.status;
+        self.device_feature_select = state.device_feature_select;
+        self.driver_feature_select = state.driver_feature_select;
+        self.queue_select = state.queue_select;
+        self.queues = queues;
+        true
+    }
+
+    /// The vectors of all queues.
+    pub(crate) fn queue_vectors(&self) -> Vec<u16> {
+        self.queues.iter().map(|queue| queue.vector).collect()
     }
 
     /// The device status when a reset that is under way is done.

@@ -64,6 +64,36 @@ pub trait VirtioDevice: Send + Sync {
         let _ = index;
     }
 
+    /// The state of the device, from which another process can [restore](Self::restore) it. Called
+    /// while nothing uses the device.
+    ///
+    /// # Errors
+    ///
+    /// The device can't be handed over, for this reason.
+    fn save(&self) -> Result<Vec<u8>, String> {
+        Err("the device can't be handed over to another process".to_owned())
+    }
+
+    /// Takes over from a device that another process has [saved](Self::save), in place of
+    /// [`activate`](Self::activate). Until [`resume`](Self::resume) is called, the device completes
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// The state is damaged, or does not fit, for this reason. The device is as after a reset.
+    fn restore(
+        &self,
+        features: u64,
+        queues: &[Arc<Virtqueue>],
+        state: &[u8],
+    ) -> Result<(), String> {
+        let _ = (features, queues, state);
+        Err("the device can't be taken over from another process".to_owned())
+    }
+
+    /// Goes on after [`restore`](Self::restore). Called by the service thread.
+    fn resume(&self) {}
+
     /// The driver notified queue `index`, or may have notified it before the queue was started.
     /// Returns false if the service thread must call [`serve`](Self::serve) for the queue. Called
     /// by the socket thread and the service thread, even before DRIVER_OK.

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use budget::CallClock;
 use dma::{DmaSpace, MapError, Region};
 use parking_lot::Mutex;
-use sandbox::contain;
+use sandbox::{contain, Gate};
 
 use crate::aio::Aio;
-use crate::common::{Action, CommonConfig, Violation, COMMON_LEN};
+use crate::common::{Action, CommonConfig, Violation, COMMON_LEN, STATUS_DRIVER_OK};
 use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::interrupt::Eventfd;
 use crate::pci::{self, PciConfig};
 use crate::queue::Virtqueue;
 use crate::record::{FormerFunction, Record};
 use crate::resets::Resets;
+use crate::saved::FunctionSaved;
 use crate::service::{Inbox, ServiceWork, Task};
 use crate::VirtioDevice;
 
@@ -339,11 +340,67 @@ impl PciFunction {
         self.state.config_vector.store(vector, Ordering::Release);
         let record = &self.state.record;
         record.set_function(vector, former.status, former.is_used);
-        if former.status != 0 {
-            self.state
-                .ask_for_reset("the daemon has started another engine, and all objects are lost");
+        let taken = match &former.saved {
+            None if former.status == 0 => return Ok(()),
+            None => Err("the daemon has started another engine".to_owned()),
+            Some(saved) => self.take_over(saved),
+        };
+        if let Err(why) = taken {
+            let why = format!("{why}, and all objects are lost");
+            self.state.ask_for_reset(&why);
         }
         Ok(())
+    }
+
+    /// The state of the function and its device, if a driver uses it. Called while the function's
+    /// threads, and all that use the device, rest.
+    ///
+    /// # Errors
+    ///
+    /// The state can't be saved, for this reason.
+    pub(crate) fn save(&self) -> Result<Option<FunctionSaved>, String> {
+        if self.state.has_failed() {
+            return Err("the device has failed".to_owned());
+        }
+        let registers = self.registers.lock();
+        if registers.coming_status() & STATUS_DRIVER_OK == 0 {
+            return Ok(None);
+        }
+        let registers = registers.save().ok_or("a reset is under way")?;
+        let (generation, isr) = self.state.save();
+        Ok(Some(FunctionSaved {
+            registers,
+            rings: self.queues.iter().map(|queue| queue.save()).collect(),
+            generation,
+            isr,
+            device: self.device.save()?,
+        }))
+    }
+
+    /// Takes over registers, queues and device. On failure the driver must be asked for a reset.
+    fn take_over(&self, saved: &FunctionSaved) -> Result<(), String> {
+        let mut registers = self.registers.lock();
+        if !registers.restore(&saved.registers) || saved.rings.len() != self.queues.len() {
+            return Err("the saved registers are invalid".to_owned());
+        }
+        let (features, enabled) = (registers.accepted(), registers.enabled_queues());
+        let vectors = registers.queue_vectors();
+        drop(registers);
+        self.state.restore((saved.generation, saved.isr));
+        let queues = self.queues.iter().zip(vectors).zip(&saved.rings);
+        for (((queue, vector), ring), at) in queues.zip(enabled) {
+            queue.set_vector(vector);
+            if let (Some(at), Some(ring)) = (at, ring) {
+                queue.resume(at, *ring);
+            }
+        }
+        let taken = contain(|| self.device.restore(features, &self.queues, &saved.device));
+        let taken = taken.unwrap_or_else(|panicked| Err(panicked.to_string()));
+        match &taken {
+            Ok(()) => self.inbox.task(Task::Resume),
+            Err(_) => self.queues.iter().for_each(|queue| queue.stop()),
+        }
+        taken
     }
 
     /// Requests a reset from the service thread. The registers admit one reset at a time, so the
@@ -363,16 +420,26 @@ impl PciFunction {
         self.state.config_changed();
     }
 
+    /// Makes the service thread look at its gate.
+    pub(crate) fn wake_service(&self) {
+        self.inbox.signal();
+    }
+
     /// Ends [`serve`](Self::serve).
     pub(crate) fn stop(&self) {
         self.inbox.stop();
     }
 
     /// The body of the service thread.
-    pub(crate) fn serve(&self) {
+    pub(crate) fn serve(&self, gate: &Arc<Gate>) {
+        let passer = gate.enter();
         // Whether the driver has set DRIVER_OK. Notifications are ignored before.
         let mut active = false;
         loop {
+            // A change that is under way is completed first.
+            if !self.inbox.has_tasks() {
+                passer.pass();
+            }
             let work = self.inbox.wait();
             if work == ServiceWork::Stop {
                 return;
@@ -409,6 +476,10 @@ impl PciFunction {
             ServiceWork::Signal => self.state.signal_deferred(),
             // A failed device starts no queue before its reset.
             ServiceWork::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
+            ServiceWork::Task(Task::Resume) => {
+                self.resume();
+                *active = true;
+            }
             ServiceWork::Task(Task::Activate) => {
                 self.activate();
                 *active = true;
@@ -494,6 +565,16 @@ impl PciFunction {
         // The driver may have notified a queue before it was started.
         for (index, _) in (0u16..).zip(&enabled).filter(|(_, at)| at.is_some()) {
             self.kick(index);
+        }
+    }
+
+    /// Goes on with a device that was taken over. What the last process had to do may be half done:
+    /// each queue is served, and the driver looks at each.
+    fn resume(&self) {
+        self.device.resume();
+        for queue in self.queues.iter().filter(|queue| queue.is_enabled()) {
+            self.kick(queue.index());
+            queue.interrupt();
         }
     }
 

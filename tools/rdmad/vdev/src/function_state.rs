@@ -155,6 +155,17 @@ impl FunctionState {
         self.isr.swap(0, Ordering::AcqRel)
     }
 
+    /// Configuration generation and ISR register, which is not cleared.
+    pub(crate) fn save(&self) -> (u8, u8) {
+        (self.generation(), self.isr.load(Ordering::Acquire))
+    }
+
+    /// Restores what another process has [saved](Self::save).
+    pub(crate) fn restore(&self, (generation, isr): (u8, u8)) {
+        self.generation.store(generation, Ordering::Release);
+        self.isr.store(isr, Ordering::Release);
+    }
+
     /// Resets the state for a device reset. Interrupts stay connected: they belong to PCI, not to
     /// virtio.
     pub(crate) fn reset(&self) {

@@ -36,6 +36,7 @@ mod queue;
 mod record;
 mod reply_pipe;
 mod resets;
+mod saved;
 mod server;
 mod service;
 mod session;
@@ -54,6 +55,7 @@ pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
 pub use record::{Records, MAX_NAME};
+pub use saved::Saved;
 pub use server::{Handle, Listener, ServerPool};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedFunction;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use dma::{DmaError, DmaSpace, DmaView};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use virtqueue::{Buffer, ChainError, Split};
 
 use crate::function_state::{FunctionState, NO_VECTOR};
@@ -37,16 +38,24 @@ pub struct Virtqueue {
     state: Arc<FunctionState>,
     vector: AtomicU16,
     /// State of the ring. Each method changes its indices last, after all steps that can fail.
-    ring: Mutex<RingState>,
+    ring: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
-struct RingState {
+struct Inner {
     /// The ring, while the driver has enabled the queue.
     running: Option<Ring>,
     /// Number of times that the queue was started. A request is answered only in the generation in
     /// which it was taken.
     generation: u64,
+}
+
+/// The device's positions in the ring of a queue that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RingState {
+    next_available: u16,
+    next_used: u16,
+    quiet: bool,
 }
 
 #[derive(Debug)]
@@ -207,14 +216,35 @@ impl Virtqueue {
 
     /// Starts the queue, whose rings are at `at`.
     pub(crate) fn start(&self, at: Split) {
+        let unused = RingState {
+            next_available: 0,
+            next_used: 0,
+            quiet: false,
+        };
+        self.resume(at, unused);
+    }
+
+    /// Starts the queue, whose rings are at `at`, where another process has stopped it.
+    pub(crate) fn resume(&self, at: Split, positions: RingState) {
         let mut state = self.ring.lock();
         state.generation += 1;
         state.running = Some(Ring {
             at,
-            next_available: 0,
-            next_used: 0,
-            quiet: false,
+            next_available: positions.next_available,
+            next_used: positions.next_used,
+            quiet: positions.quiet,
         });
+    }
+
+    /// The device's positions in the ring, if the queue runs. No request may be unanswered.
+    pub(crate) fn save(&self) -> Option<RingState> {
+        let state = self.ring.lock();
+        let ring = state.running.as_ref()?;
+        Some(RingState {
+            next_available: ring.next_available,
+            next_used: ring.next_used,
+            quiet: ring.quiet,
+        })
     }
 
     /// Stops the queue. When this returns, the queue does not access guest memory any more.
@@ -226,7 +256,7 @@ impl Virtqueue {
         self.vector.store(vector, Ordering::Release);
     }
 
-    fn fail(&self, state: &mut RingState, error: &QueueError) {
+    fn fail(&self, state: &mut Inner, error: &QueueError) {
         state.running = None;
         self.state
             .fail(format_args!("queue {}: {error}", self.index));

@@ -30,6 +30,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 use crate::message::{Header, Payload, Structure};
 use crate::pci::{CONFIG_LEN, MAX_VECTORS};
 use crate::reply_pipe::ReplyPipe;
+use crate::saved::{FunctionSaved, Saved};
 
 /// Maximum length of a function's name in bytes. The next engine finds a record by this name.
 pub const MAX_NAME: usize = 64;
@@ -74,6 +75,8 @@ pub(crate) struct Former {
     pub(crate) connection: UnixStream,
     pub(crate) replies: ReplyPipe,
     pub(crate) function: FormerFunction,
+    /// Dropped when the function is restored.
+    pub(crate) restoring: Arc<()>,
 }
 
 /// A function that the last engine has left.
@@ -91,6 +94,8 @@ pub(crate) struct FormerFunction {
     pub(crate) regions: Vec<(Region, OwnedFd)>,
     /// Vectors and their eventfds.
     pub(crate) vectors: Vec<(u16, OwnedFd)>,
+    /// The state of the function and its device, if the last engine has handed them over.
+    pub(crate) saved: Option<FunctionSaved>,
 }
 
 /// The records of all functions.
@@ -98,6 +103,10 @@ pub(crate) struct FormerFunction {
 pub struct Records {
     memory: Arc<MmapRegion>,
     states: Mutex<Vec<State>>,
+    /// The functions that the last engine has handed over.
+    saved: Mutex<Saved>,
+    /// Shared by all clients whose functions are yet to be restored.
+    restoring: Arc<()>,
 }
 
 /// State of a record in this engine.
@@ -140,7 +149,22 @@ impl Records {
             State::Former(Box::new(former))
         };
         let states = Mutex::new((0..count).map(state).collect());
-        Self { memory, states }
+        Self {
+            memory,
+            states,
+            saved: Mutex::default(),
+            restoring: Arc::default(),
+        }
+    }
+
+    /// Adds the state of the functions that the last engine has handed over.
+    pub fn hand_over(&self, saved: Saved) {
+        *self.saved.lock() = saved;
+    }
+
+    /// Whether functions that were [opened](Self::open) are yet to be restored.
+    pub fn are_restored(&self) -> bool {
+        Arc::strong_count(&self.restoring) == 1
     }
 
     /// Records that no other engine sees.
@@ -175,6 +199,7 @@ impl Records {
     /// All records are in use.
     pub(crate) fn open(self: &Arc<Self>, name: &str) -> io::Result<(Record, Option<Former>)> {
         let mut states = self.states.lock();
+        let full = name;
         let name = padded(name);
         let named = |(index, state): (usize, &State)| match state {
             State::Former(_) => self.at(index).name() == name,
@@ -186,7 +211,11 @@ impl Records {
         let index = index.ok_or_else(|| io::Error::other("all records of functions are in use"))?;
         let former = match replace(&mut states[index], State::Taken) {
             // The record stays as it is, since this engine may die before it serves the client.
-            State::Former(former) => Some(*former),
+            State::Former(mut former) => {
+                former.function.saved = self.saved.lock().take(full);
+                former.restoring = self.restoring.clone();
+                Some(*former)
+            }
             State::Free | State::Taken => {
                 self.at(index).erase();
                 self.at(index).set_name(name);
@@ -305,6 +334,7 @@ impl Words<'_> {
         Some(Former {
             connection: connection.into(),
             replies: [output?, input?].into(),
+            restoring: Arc::default(),
             function: FormerFunction {
                 config,
                 config_vector: (function & 0xffff) as u16,
@@ -313,6 +343,7 @@ impl Words<'_> {
                 reset,
                 regions,
                 vectors,
+                saved: None,
             },
         })
     }

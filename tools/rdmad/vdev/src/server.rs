@@ -15,7 +15,7 @@ use dma::DmaSpace;
 use parking_lot::Mutex;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use sandbox::{contain, Kind, Reserve, Task};
+use sandbox::{contain, Gate, Kind, Passer, Reserve, Task};
 use sockets::{peer, Access, Peer, SocketPath};
 
 use crate::aio::Aio;
@@ -23,6 +23,7 @@ use crate::function::PciFunction;
 use crate::interrupt::InterruptStats;
 use crate::record::{Former, Record, Records};
 use crate::reply_pipe::ReplyPipe;
+use crate::saved::Saved;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
@@ -104,7 +105,8 @@ impl Listener {
         let function = Arc::new(function);
         let service = {
             let function = function.clone();
-            let serve = move || function.serve();
+            let gate = pool.services.clone();
+            let serve = move || function.serve(&gate);
             pool.service.run(format!("{name}-service"), serve)?
         };
         // If a later step fails, dropping the handle ends the service thread.
@@ -113,7 +115,7 @@ impl Listener {
             signals: signals.clone(),
             service,
             socket: None,
-            _aio: aio,
+            aio,
         };
         let server = Server {
             listener: self.listener,
@@ -121,6 +123,7 @@ impl Listener {
             function,
             signals,
             paused: Cell::default(),
+            passer: pool.sockets.enter(),
             _path: self.path,
         };
         let serve = move || server.run(former);
@@ -136,6 +139,10 @@ pub struct ServerPool {
     service: Reserve,
     contexts: Mutex<Vec<Arc<Aio>>>,
     records: Arc<Records>,
+    /// The gate of the threads of sockets. They pass it between two messages.
+    pub sockets: Arc<Gate>,
+    /// The gate of the service threads. They pass it between two pieces of work.
+    pub services: Arc<Gate>,
 }
 
 impl ServerPool {
@@ -151,6 +158,8 @@ impl ServerPool {
             socket: Reserve::start(Kind::Socket, count)?,
             service: Reserve::start(Kind::Service, count)?,
             records,
+            sockets: Arc::default(),
+            services: Arc::default(),
         }))
     }
 
@@ -214,13 +223,32 @@ pub struct Handle {
     signals: Arc<Signals>,
     service: Task,
     socket: Option<Task>,
-    _aio: TakenAio,
+    aio: TakenAio,
 }
 
 impl Handle {
     /// Notifies the driver of a change of the device configuration.
     pub fn config_changed(&self) {
         self.function.config_changed();
+    }
+
+    /// Makes the threads of the function look at their gates.
+    pub fn wake(&self) {
+        Signals::raise(&self.signals.wake);
+        self.function.wake_service();
+    }
+
+    /// Adds the state of the function and its device to `saved`, if a driver uses it. Called while
+    /// the gates of the pool hold all threads, and nothing else uses the device.
+    ///
+    /// # Errors
+    ///
+    /// The state can't be saved, for this reason.
+    pub fn save(&self, saved: &mut Saved) -> Result<(), String> {
+        if let Some(function) = self.function.save()? {
+            saved.add(self.function.state.log.name(), function);
+        }
+        Ok(())
     }
 
     /// Interrupts whose signals take long.
@@ -232,6 +260,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
+        self.aio.pool.sockets.open();
         // The socket thread ends first, because its last reset needs the service thread. A panic of
         // either thread has already been reported.
         if let Some(thread) = self.socket.take() {
@@ -267,6 +296,7 @@ struct Server {
     signals: Arc<Signals>,
     /// Time before which no client is accepted, after a failed accept.
     paused: Cell<Option<Instant>>,
+    passer: Passer,
     _path: SocketPath,
 }
 
@@ -297,11 +327,14 @@ impl Server {
 
     /// Serves one client after the other until the server ends.
     fn serve_clients(&self, former: Option<Former>) -> io::Result<()> {
+        // Devices that are taken over may need those of other ports, which are made first.
+        self.passer.pass();
         let log = &self.function.state.log;
         if let Some(Former {
             connection,
             replies,
             function,
+            restoring,
         }) = former
         {
             log.info(format_args!("the last engine's client is served again"));
@@ -309,6 +342,7 @@ impl Server {
                 let reset = function.reset;
                 let mut recorded = self.session(connection, replies)?;
                 self.function.restore(function)?;
+                drop(restoring);
                 recorded.session.resume(reset)?;
                 self.serve(recorded)
             });
@@ -413,6 +447,7 @@ impl Server {
 
     /// Waits for events. `wake` and lost memory are cleared, so each event is reported once.
     fn wait(&self, session: Option<&Session>) -> io::Result<Ready> {
+        self.passer.pass();
         let client = session.map_or(self.listener.as_fd(), AsFd::as_fd);
         let pause = self
             .paused
@@ -478,6 +513,7 @@ mod tests {
             function: Arc::new(function),
             signals: signals.clone(),
             paused: Cell::default(),
+            passer: Arc::new(Gate::default()).enter(),
             _path: path,
         };
         Signals::raise(&signals.wake);

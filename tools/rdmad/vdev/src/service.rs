@@ -21,6 +21,8 @@ pub(crate) enum Task {
     /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
     ResetQueue(u16),
+    /// Go on with a device that was taken over from another process.
+    Resume,
 }
 
 /// A piece of work for the service thread.

@@ -201,16 +201,21 @@ impl Hca {
     pub fn set_link(&self, up: bool) {
         self.note(Kind::Link, up.into(), 0);
         if self.link.set_switch(up) {
-            let event = if up {
-                AsyncEvent::PortActive
-            } else {
-                AsyncEvent::PortErr
-            };
-            self.note_raised(0, event, PORT.into());
-            self.events
-                .asynchronous(EventSource::Port, event, PORT.into());
+            self.tell_link(up);
             self.virtqueues.send_interrupts();
         }
+    }
+
+    /// Raises the event that tells whether the link is up.
+    pub(crate) fn tell_link(&self, up: bool) {
+        let event = if up {
+            AsyncEvent::PortActive
+        } else {
+            AsyncEvent::PortErr
+        };
+        self.note_raised(0, event, PORT.into());
+        self.events
+            .asynchronous(EventSource::Port, event, PORT.into());
     }
 
     /// Changes the port's rate limits. All QPs get a turn, so a QP that waits because of the old
@@ -328,7 +333,7 @@ impl Hca {
     }
 
     /// The negotiated features that are in force.
-    pub(crate) fn negotiated(&self) -> Features {
+    pub fn negotiated(&self) -> Features {
         Features(self.features.load(Ordering::Acquire))
     }
 

@@ -78,7 +78,6 @@ pub use details::{CqDetails, MemoryDetails, MrDetails, SrqDetails};
 pub use hca::Hca;
 pub use port_pace::{PortRates, Rate, Throttled};
 pub use qp::QpDetails;
-pub use roce::saved::Epoch;
 pub use runtime::{
     PathPolicy, Runtime, RuntimeConfig, RuntimeStatus, WorkerActivity, WorkerStatus,
 };

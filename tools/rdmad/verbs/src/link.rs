@@ -64,10 +64,11 @@ impl Link {
         (state, self.mtu.load(Ordering::Relaxed))
     }
 
-    /// Restores the link. No event tells of it: the driver knows the state.
-    pub(crate) fn restore(&self, (state, mtu): (u8, u32)) {
-        self.mtu.store(mtu, Ordering::Relaxed);
-        self.state.store(state & UP, Ordering::Release);
+    /// Restores the link, except for the switch's state. Returns whether the link was up when it was
+    /// saved.
+    pub(crate) fn restore(&self, (state, mtu): (u8, u32)) -> bool {
+        self.set_netdev(state & NETDEV != 0, mtu);
+        state == UP
     }
 
     fn set(&self, bit: u8, up: bool) -> bool {

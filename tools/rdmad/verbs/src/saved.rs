@@ -75,18 +75,19 @@ impl Hca {
     /// Version of the state: of all structures of which it consists.
     pub const FORMAT: u32 = 1;
 
-    /// The state of the HCA, with times that count from `epoch`. No worker may give the HCA a turn
-    /// meanwhile.
+    /// The state of the HCA. No worker may give the HCA a turn meanwhile.
     ///
     /// # Errors
     ///
     /// The HCA has failed, or has objects in virtqueue mode: the reason, in words.
-    pub fn save(&self, epoch: Epoch) -> std::result::Result<Vec<u8>, String> {
+    pub fn save(&self) -> std::result::Result<Vec<u8>, String> {
         let _control = self.control.lock();
         if let Some(why) = self.failure() {
             return Err(why);
         }
-        let state = self.state(epoch).map_err(|refusal| refusal.to_string())?;
+        let state = self
+            .state(self.runtime().epoch)
+            .map_err(|refusal| refusal.to_string())?;
         postcard::to_stdvec(&state).map_err(|error| error.to_string())
     }
 
@@ -134,11 +135,11 @@ impl Hca {
     /// # Errors
     ///
     /// The state is damaged or invalid, or does not fit the configuration. The HCA is reset then.
-    pub fn restore(&self, bytes: &[u8], epoch: Epoch) -> std::result::Result<(), RestoreError> {
+    pub fn restore(&self, bytes: &[u8]) -> std::result::Result<(), RestoreError> {
         let state = postcard::from_bytes(bytes)?;
         let restored = {
             let _control = self.control.lock();
-            self.restore_objects(&state, epoch)
+            self.restore_objects(&state, self.runtime().epoch)
         };
         if restored.is_err() {
             self.reset();
@@ -152,7 +153,9 @@ impl Hca {
         exactly(What::Pdn, old, 0u8)?;
         let features = Features(state.features).in_force();
         self.restore_features(features);
-        self.link.restore(state.link);
+        // The driver knows the state that it has been told.
+        self.events().clear();
+        let was_up = self.link.restore(state.link);
         self.refused_gids
             .store(state.refused_gids, Ordering::Relaxed);
         let (pkey, qkey) = state.violations;
@@ -197,7 +200,11 @@ impl Hca {
                 self.attach_to(*mgid, Qpn::new(qpn))?;
             }
         }
-        self.events().restore(&state.events)
+        self.events().restore(&state.events)?;
+        if self.link_is_up() != was_up {
+            self.tell_link(self.link_is_up());
+        }
+        Ok(())
     }
 
     /// Gives all restored objects a turn: doorbells may have been lost, and timers have no entries.

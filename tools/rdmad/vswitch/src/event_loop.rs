@@ -150,7 +150,13 @@ impl EventLoop {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         self.waker.pulse.begin_thread();
+        let passer = self.waker.gate.enter();
         while !self.waker.is_stopping() {
+            if self.waker.gate.is_closed() {
+                // What was captured outlives the process.
+                self.flush();
+                passer.pass();
+            }
             let idle = self.lie_down(Instant::now());
             self.wait(idle, &mut events);
             self.round(Instant::now(), &events);

@@ -279,6 +279,19 @@ impl Switch {
         self.shared.stats()
     }
 
+    /// Lets the switch's thread begin no round, and waits until it is not within one. Returns false
+    /// if it still is at `deadline`. Frames stay where they are.
+    pub fn hold(&self, deadline: Instant) -> bool {
+        self.waker.gate.close();
+        self.waker.wake();
+        self.waker.gate.holds_all(deadline)
+    }
+
+    /// Lets the thread go on after [`hold`](Self::hold).
+    pub fn release(&self) {
+        self.waker.gate.open();
+    }
+
     /// The rounds of the switch's thread.
     pub fn pulse(&self) -> &Pulse {
         &self.waker.pulse

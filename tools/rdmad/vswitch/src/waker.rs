@@ -3,10 +3,11 @@
 //! Wakes the thread of the switch, and tells that it does rounds.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::Arc;
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use sandbox::Pulse;
+use sandbox::{Gate, Pulse};
 
 /// An eventfd that the thread waits for, written only while the thread sleeps.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Waker {
     state: AtomicU8,
     stop: AtomicBool,
     pub(crate) pulse: Pulse,
+    /// Holds the thread between two rounds.
+    pub(crate) gate: Arc<Gate>,
 }
 
 /// The thread has not been woken since its round began.
@@ -33,6 +36,7 @@ impl Waker {
             state: AtomicU8::new(AWAKE),
             stop: AtomicBool::new(false),
             pulse: Pulse::default(),
+            gate: Arc::default(),
         })
     }
 
@@ -68,6 +72,7 @@ impl Waker {
 
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+        self.gate.open();
         self.wake();
     }
 

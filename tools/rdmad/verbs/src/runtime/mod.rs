@@ -12,9 +12,10 @@ mod worker_load;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roce::net::Mac;
+use roce::saved::Epoch;
 use sandbox::Pulse;
 use scheduler::{
     shard, Clock, Crew, Doing, Flow, FlowKey, PortFlows, Scheduler, SchedulerConfig, StandIns,
@@ -113,6 +114,8 @@ pub(crate) struct SharedRuntime {
     pub(crate) scheduler: Scheduler,
     pub(crate) address_leases: AddressLeases,
     pub(crate) secret: Secret,
+    /// The time from which times in saved state count.
+    pub(crate) epoch: Epoch,
     loads: WorkerLoads,
     /// The workers, once all were made.
     stand_ins: OnceLock<StandIns<Server>>,
@@ -147,6 +150,7 @@ impl Runtime {
         let shared = Arc::new(SharedRuntime {
             hcas: Registry::new(path == PathPolicy::Direct),
             patience,
+            epoch: Epoch::of_boot(),
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
                 at_once,
@@ -186,6 +190,18 @@ impl Runtime {
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
         self.crew.sleeps_on() && (shared.scheduler.is_busy() || shared.scheduler.is_due())
+    }
+
+    /// Lets no worker begin a round, and waits until none is within one. Returns false if one still
+    /// is at `deadline`. Turns of other threads are the caller's business.
+    pub fn hold(&self, deadline: Instant) -> bool {
+        self.shared.scheduler.close_gate();
+        self.shared.scheduler.holds_all(deadline)
+    }
+
+    /// Lets the workers go on after [`hold`](Self::hold).
+    pub fn release(&self) {
+        self.shared.scheduler.open_gate();
     }
 
     /// The status of the workers.

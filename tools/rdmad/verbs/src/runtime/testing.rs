@@ -5,8 +5,6 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use roce::saved::Epoch;
-
 use super::{PathPolicy, Runtime};
 
 impl Runtime {
@@ -20,19 +18,17 @@ impl Runtime {
     /// Saves the state of each HCA with own rings, destroys its objects without a trace, and
     /// restores them. All get a turn. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
-        let epoch = Epoch::new(self.shared.scheduler.start);
         for hca in self.shared.hcas.load().all() {
             if hca.has_failed() || !hca.has_own_rings() {
                 continue;
             }
-            let saved = hca.save(epoch).expect("the HCA can be saved");
+            let saved = hca.save().expect("the HCA can be saved");
             for qp in hca.objects.qps.iter() {
                 qp.forget(hca);
             }
             hca.reset();
-            hca.restore(&saved, epoch)
-                .expect("the state can be restored");
-            assert_eq!(hca.save(epoch), Ok(saved));
+            hca.restore(&saved).expect("the state can be restored");
+            assert_eq!(hca.save(), Ok(saved));
             hca.resume();
         }
     }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The saved state of functions: what another process needs besides the [records](crate::record) to
+//! go on without a reset.
+//!
+//! It is written when the threads of the function rest. Who reads it checks it like messages of a
+//! client.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::common::RegistersState;
+use crate::queue::RingState;
+
+/// The state of a function and of its device.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FunctionSaved {
+    pub(crate) registers: RegistersState,
+    /// The rings of the queues that run.
+    pub(crate) rings: Vec<Option<RingState>>,
+    pub(crate) generation: u8,
+    pub(crate) isr: u8,
+    pub(crate) device: Vec<u8>,
+}
+
+/// The state of the functions of a process, by name.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Saved(BTreeMap<String, FunctionSaved>);
+
+impl Saved {
+    /// Version of the state, without that of devices.
+    pub const FORMAT: u32 = 1;
+
+    pub(crate) fn add(&mut self, name: &str, function: FunctionSaved) {
+        self.0.insert(name.to_owned(), function);
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<FunctionSaved> {
+        self.0.remove(name)
+    }
+
+    /// The state as bytes.
+    ///
+    /// # Errors
+    ///
+    /// There is not enough memory.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_stdvec(self)
+    }
+
+    /// Inverse of [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a state.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, postcard::Error> {
+        postcard::from_bytes(bytes)
+    }
+}
