@@ -433,16 +433,12 @@ log_since() { dmesg | sed "1,/$mark\$/d" | grep -F -- "$1"; }
 # Whether VM 1's driver has recovered the device since mark_log, and the device works.
 recovers() { log_since 'the device is reset and probed again' && device_up; }
 
-# Has the host do this to VM 1's daemon, which may serve VM 2 too: "crash" or "upgrade". Waits for
-# VM 1's device.
-recovers_from() {
+# Kills the engine of VM 1's daemon, which may serve VM 2 too. Waits for VM 1's device.
+crash() {
 	mark_log
-	on 0 daemon "$1" 1
+	on 0 daemon crash 1
 	until_ok 120 recovers
 }
-
-# Kills the engine of VM 1's daemon.
-crash() { recovers_from crash; }
 
 # Loads the module of the kernel clients' tests on VM 1's device, which runs the tests.
 insmod_kverbs() { insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@"; }
