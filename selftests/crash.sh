@@ -42,6 +42,14 @@ test_programs_are_told() {
 # Traffic that compares its data goes on over upgrades of the daemon's program.
 test_the_program_is_replaced() {
 	local round status=0
+	if in_virtqueue_mode; then
+		# Its queues can't be handed over, so the device is recovered.
+		mark_log
+		on 0 daemon upgrade 1
+		until_ok 120 recovers
+		until_ok 120 traffic
+		return
+	fi
 	rounds() { grep -c 'soak: round' "$work/soak"; }
 	goes_on() { (($(rounds) > round + 1)); }
 	start_watch

@@ -245,6 +245,9 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
     )?;
     former.records.forget_others();
     sockets::close_left();
+    // VMs of the last engine wait, so what they don't need comes later.
+    daemon.begin(&former);
+    sandbox::read_symbols();
     // The first engine has told that QEMU may be started.
     let ready_fd = args.ready_fd.filter(|_| !former.is_any);
     let listeners = Listeners::open(ready_fd)?;
@@ -253,7 +256,6 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
     }
     tracing::info!("ready");
     supervision.tell_ready();
-    daemon.begin(&former);
     listeners.ready()?;
     let mut watchdog = Watchdog::default();
     let signal = loop {

@@ -160,6 +160,7 @@ fn panics_reach_as_far_in_the_sandbox() {
 #[ignore = "confines its process"]
 fn contained_in_every_kind_of_thread() {
     sandbox::end_process_on_panic(io::stderr);
+    sandbox::read_symbols();
     sandbox::turn_on(UplinkKinds::default()).unwrap();
     // The first thread does not work for ports.
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
@@ -175,6 +176,7 @@ fn contained_in_every_kind_of_thread() {
 #[ignore = "ends its process"]
 fn of_a_confined_thread() {
     sandbox::end_process_on_panic(io::stderr);
+    sandbox::read_symbols();
     sandbox::turn_on(UplinkKinds::default()).unwrap();
     let worker = sandbox::spawn(Kind::Worker, "worker", || panic!("planted"));
     let _ = worker.unwrap().join();

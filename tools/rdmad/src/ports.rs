@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
+use nix::time::ClockId;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -357,6 +358,10 @@ impl Ports {
             thread::sleep(Duration::from_millis(1));
         }
         self.host.runtime.release();
+        if let Some(held_at) = former.records.held_at() {
+            let pause = monotonic().saturating_sub(held_at);
+            tracing::info!("took over from the last engine, whose VMs waited for {pause:.1?}");
+        }
     }
 
     /// Stops all work between two of its steps, and calls `write` with the state of all devices.
@@ -395,6 +400,7 @@ impl Ports {
             ..
         } = &self.host;
         ensure!(list.leaving.is_empty(), "a port is being removed");
+        let mut saved = Saved::new(monotonic());
         for (gate, threads) in [
             (&pool.sockets, "sockets of VMs"),
             (&pool.services, "commands of VMs"),
@@ -405,7 +411,6 @@ impl Ports {
         }
         ensure!(runtime.hold(until), "a worker is busy");
         ensure!(switch.hold(until), "the switch is busy");
-        let mut saved = Saved::default();
         for port in &list.ports {
             if let Err(why) = port.served.server.save(&mut saved) {
                 let name = &port.args.name;
@@ -419,6 +424,12 @@ impl Ports {
     pub fn clear(&self) {
         self.list.lock().ports.clear();
     }
+}
+
+/// Time of the host's monotonic clock, which is the same in all its processes.
+fn monotonic() -> Duration {
+    let now = nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map(Duration::from).unwrap_or_default()
 }
 
 fn no_port(name: &str) -> String {

@@ -62,13 +62,18 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// Installs a panic hook that reports panics, with backtraces, only to `log`. Must be called before
-/// the process is confined. If a thread panics outside of [contained](contain) work, the hook then
-/// flushes the log and ends the process.
-pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
-    // The first backtrace reads the program's file, which the sandbox denies later, and keeps what
-    // it has read.
+/// Reads and keeps the names that backtraces show. Must be called before the first thread is
+/// confined, since the sandbox denies the files. It takes some tens of milliseconds, and longer if
+/// debug information of libraries is installed.
+pub fn read_symbols() {
+    // The first backtrace reads the program's file and keeps what it has read.
     drop(Backtrace::force_capture().to_string());
+}
+
+/// Installs a panic hook that reports panics, with [backtraces](read_symbols), only to `log`. If a
+/// thread panics outside of [contained](contain) work, the hook then flushes the log and ends the
+/// process.
+pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("<unnamed>");

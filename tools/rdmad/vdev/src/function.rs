@@ -398,7 +398,8 @@ impl PciFunction {
         let taken = taken.unwrap_or_else(|panicked| Err(panicked.to_string()));
         match &taken {
             Ok(()) => self.inbox.task(Task::Resume),
-            Err(_) => self.queues.iter().for_each(|queue| queue.stop()),
+            // Some of its objects may be there.
+            Err(why) => self.stop_device(why),
         }
         taken
     }

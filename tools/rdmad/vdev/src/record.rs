@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dma::{Region, MAX_REGIONS};
 use parking_lot::Mutex;
@@ -105,6 +106,7 @@ pub struct Records {
     states: Mutex<Vec<State>>,
     /// The functions that the last engine has handed over.
     saved: Mutex<Saved>,
+    held_at: Mutex<Option<Duration>>,
     /// Shared by all clients whose functions are yet to be restored.
     restoring: Arc<()>,
 }
@@ -153,13 +155,20 @@ impl Records {
             memory,
             states,
             saved: Mutex::default(),
+            held_at: Mutex::default(),
             restoring: Arc::default(),
         }
     }
 
     /// Adds the state of the functions that the last engine has handed over.
     pub fn hand_over(&self, saved: Saved) {
+        *self.held_at.lock() = (saved.count() > 0).then_some(saved.held_at);
         *self.saved.lock() = saved;
+    }
+
+    /// When the last engine has held its threads to hand functions over; `None` if there are none.
+    pub fn held_at(&self) -> Option<Duration> {
+        *self.held_at.lock()
     }
 
     /// Whether functions that were [opened](Self::open) are yet to be restored.

@@ -7,6 +7,7 @@
 //! client.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,20 +25,38 @@ pub(crate) struct FunctionSaved {
     pub(crate) device: Vec<u8>,
 }
 
-/// The state of the functions of a process, by name.
+/// The state of the functions of a process.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Saved(BTreeMap<String, FunctionSaved>);
+pub struct Saved {
+    /// By name.
+    functions: BTreeMap<String, FunctionSaved>,
+    /// When the first thread was held, as time of the host's monotonic clock.
+    pub held_at: Duration,
+}
 
 impl Saved {
     /// Version of the state, without that of devices.
     pub const FORMAT: u32 = 1;
 
+    /// No functions yet, of a process whose first thread was held at `held_at`.
+    pub fn new(held_at: Duration) -> Self {
+        Self {
+            held_at,
+            ..Self::default()
+        }
+    }
+
+    /// Number of functions.
+    pub fn count(&self) -> usize {
+        self.functions.len()
+    }
+
     pub(crate) fn add(&mut self, name: &str, function: FunctionSaved) {
-        self.0.insert(name.to_owned(), function);
+        self.functions.insert(name.to_owned(), function);
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<FunctionSaved> {
-        self.0.remove(name)
+        self.functions.remove(name)
     }
 
     /// The state as bytes.

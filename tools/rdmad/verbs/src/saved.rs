@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use roce::saved::Epoch;
+use sandbox::contain;
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::feature::Features;
@@ -137,14 +138,18 @@ impl Hca {
     /// The state is damaged or invalid, or does not fit the configuration. The HCA is reset then.
     pub fn restore(&self, bytes: &[u8]) -> std::result::Result<(), RestoreError> {
         let state = postcard::from_bytes(bytes)?;
-        let restored = {
+        let restored = contain(|| {
             let _control = self.control.lock();
             self.restore_objects(&state, self.runtime().epoch)
+        });
+        let restored = match restored {
+            Ok(restored) => restored.map_err(RestoreError::from),
+            Err(panicked) => Err(RestoreError::Refused(panicked.to_string())),
         };
         if restored.is_err() {
             self.reset();
         }
-        Ok(restored?)
+        restored
     }
 
     fn restore_objects(&self, state: &HcaState, epoch: Epoch) -> Result<()> {

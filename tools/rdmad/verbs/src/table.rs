@@ -345,6 +345,26 @@ mod tests {
 
     use super::*;
 
+    /// A number that an object has brought along is not given out meanwhile, however often it comes
+    /// back.
+    #[test]
+    fn numbers_that_come_twice_are_given_once() {
+        let table = Table::<Qpn, _>::new(&Secret::new(None), 1..4);
+        let again = |number| table.reserve_again(What::Qpn, Qpn::new(number));
+        for _ in 0..3 {
+            let two = again(2).unwrap().insert(Arc::new(()));
+            assert!([0, 2, 4].into_iter().all(|number| again(number).is_err()));
+            let others: Vec<_> = std::iter::from_fn(|| table.reserve())
+                .map(|reserved| reserved.insert(Arc::new(())))
+                .collect();
+            assert_eq!(others.len(), 2, "1 and 3");
+            for number in others.into_iter().chain([two]) {
+                table.remove(number).unwrap();
+                table.release(number);
+            }
+        }
+    }
+
     // abi: R-514
     #[test]
     fn numbers_come_back_oldest_first() {

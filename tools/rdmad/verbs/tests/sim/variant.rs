@@ -9,12 +9,11 @@ use std::ops::Range;
 /// the other variants stay the same, and with them the seeds that find planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// QPs and CQs of the engine are kept.
+    /// Devices are kept.
     Plain,
-    /// QPs and CQs of the engine are dropped after each step of a worker, and rebuilt from their
-    /// saved state.
+    /// Devices are saved after some steps of workers, destroyed without a trace, and restored.
     Rebuilt,
-    /// Parties have further acts, and the switch stands in for workers. In some runs, QPs and CQs
+    /// Parties have further acts, and the switch stands in for workers. In some runs, devices
     /// are rebuilt.
     Wide,
 }

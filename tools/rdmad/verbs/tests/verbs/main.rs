@@ -36,6 +36,7 @@ mod registration;
 mod registration_again;
 mod resize;
 mod revocation;
+mod saved;
 mod services;
 mod srq;
 mod stand_ins;
