@@ -103,8 +103,8 @@ pub fn main() -> ExitCode {
     supervised.unwrap_or_else(|error| end(Err(error).context("can't start the daemon's engine")))
 }
 
-/// The versions of all that one engine leaves to the next: records, states of functions and of their
-/// devices.
+/// The versions of all that one engine leaves to the next: records, and the states of functions and
+/// of their devices.
 fn format() -> String {
     format!("{}.{}.{}", Records::FORMAT, Saved::FORMAT, Hca::FORMAT)
 }

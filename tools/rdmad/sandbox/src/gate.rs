@@ -2,9 +2,9 @@
 
 //! Gates: places at which threads can be held between two pieces of work.
 //!
-//! A thread passes its gate before each piece of work, which costs one load. Who closes the gate
-//! waits until all its threads are held there. So nothing of what they do is half done, without any
-//! of them having to end.
+//! A thread passes its gate before each piece of work, which costs one load. The thread that closes
+//! the gate waits until all others are held there. So nothing of what they do is half done, without
+//! any of them having to end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

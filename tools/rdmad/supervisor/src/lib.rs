@@ -14,9 +14,10 @@
 //! its own few descriptors alone. If the supervisor dies, its engine is killed.
 //! A supervisor whose descriptors are replaced may end or wait for ever.
 //!
-//! For an [upgrade](Supervision::upgrade) the engine is asked to [hand over](Supervision::hand_over)
-//! its state and to end. The supervisor then executes the [program](successor) that is at its path
-//! now, which starts the next engine with that state. An engine that does not end is killed.
+//! For an [upgrade](Supervision::upgrade) the engine is asked to [hand
+//! over](Supervision::hand_over) its state and to end. The supervisor then executes the
+//! [program](successor) that is at its path now, which starts the next engine with that state. An
+//! engine that does not end is killed.
 
 #![deny(unsafe_code)]
 

@@ -569,7 +569,7 @@ impl PciFunction {
         }
     }
 
-    /// Goes on with a device that was taken over. What the last process had to do may be half done:
+    /// Goes on with a device that was taken over. Doorbells and interrupts may have been lost, so
     /// each queue is served, and the driver looks at each.
     fn resume(&self) {
         self.device.resume();

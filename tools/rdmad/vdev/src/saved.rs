@@ -3,8 +3,8 @@
 //! The saved state of functions: what another process needs besides the [records](crate::record) to
 //! go on without a reset.
 //!
-//! It is written when the threads of the function rest. Who reads it checks it like messages of a
-//! client.
+//! It is written when the threads of the function rest. The next engine checks it like messages
+//! of a client.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -26,7 +26,7 @@
 //! | `event` | events that wait for buffers |
 //! | `runtime` | the HCAs of a process, and the workers that serve them |
 //! | `port_pace` | rate limits of a port, which its QPs share |
-//! | `saved` | the state that another process needs to go on |
+//! | `saved`, `encoding` | the state that another process needs to go on |
 //! | `history` | the events in the flight recorder |
 //! | `details` | the state of CQs, SRQs and MRs in words |
 //! | `counters`, `counter_sets`, `status` | statistics and status of an HCA |
@@ -43,6 +43,7 @@ mod counters;
 mod cq;
 mod details;
 mod direct;
+mod encoding;
 mod error;
 mod event;
 mod flows;

@@ -64,8 +64,8 @@ impl Link {
         (state, self.mtu.load(Ordering::Relaxed))
     }
 
-    /// Restores the link, except for the switch's state. Returns whether the link was up when it was
-    /// saved.
+    /// Restores the link, except for the switch's state. Returns whether the link was up when it
+    /// was saved.
     pub(crate) fn restore(&self, (state, mtu): (u8, u32)) -> bool {
         self.set_netdev(state & NETDEV != 0, mtu);
         state == UP

@@ -4,9 +4,9 @@
 //!
 //! Each object describes its own state in a module `saved` beside it; this file puts the parts
 //! together. Not saved are frames in queues, which a reliable connection sends again, and the
-//! credit of the port's rate limits. State is written when the HCA rests: no worker gives it a turn.
-//! Who reads it trusts nothing in it: each value is checked like that of a command, as far as
-//! memory and other ports depend on it.
+//! credit of the port's rate limits. State is written when the HCA rests: no worker gives it a
+//! turn. The next engine trusts nothing in it: each value is checked like that of a command, as far
+//! as memory and other ports depend on it.
 //!
 //! The encoding is that of the `postcard` format: structures have neither names nor lengths, so a
 //! change of any of them is a change of [`FORMAT`](Hca::FORMAT).
@@ -227,68 +227,5 @@ impl Hca {
         }
         self.flows.notifications_ready();
         self.frames_ready();
-    }
-}
-
-/// Serialization of structures of the ABI as their bytes, for `serde(with)`.
-pub(crate) mod wire {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use virtio_rdma_abi::wire::Wire;
-
-    pub(crate) fn serialize<T: Wire, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let mut bytes = vec![0; T::SIZE];
-        value.put(&mut bytes);
-        bytes.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, T: Wire, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<T, D::Error> {
-        let bytes = Vec::deserialize(deserializer)?;
-        if bytes.len() != T::SIZE {
-            return Err(D::Error::invalid_length(bytes.len(), &"another length"));
-        }
-        Ok(T::get(&bytes))
-    }
-}
-
-/// Serialization of an array of bytes without the zeros at its end, for `serde(with)`. People see
-/// hexadecimal digits.
-pub(crate) mod bytes {
-    use std::fmt::Write;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<const N: usize, S: Serializer>(
-        bytes: &[u8; N],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let used = bytes.iter().rposition(|byte| *byte != 0);
-        let bytes = &bytes[..used.map_or(0, |last| last + 1)];
-        if !serializer.is_human_readable() {
-            return bytes.serialize(serializer);
-        }
-        let mut digits = String::new();
-        for byte in bytes {
-            // Writing to a string can't fail.
-            let _ = write!(digits, "{byte:02x}");
-        }
-        digits.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, const N: usize, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<[u8; N], D::Error> {
-        let used: Vec<u8> = Vec::deserialize(deserializer)?;
-        let mut bytes = [0; N];
-        let room = bytes.get_mut(..used.len());
-        let long = || D::Error::invalid_length(used.len(), &"fewer bytes");
-        room.ok_or_else(long)?.copy_from_slice(&used);
-        Ok(bytes)
     }
 }

@@ -153,7 +153,7 @@ impl EventLoop {
         let passer = self.waker.gate.enter();
         while !self.waker.is_stopping() {
             if self.waker.gate.is_closed() {
-                // What was captured outlives the process.
+                // The process may end now.
                 self.flush();
                 passer.pass();
             }

@@ -7,8 +7,8 @@ use virtio_rdma_abi::event::Event;
 use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 
 use super::{EventQueues, EventSource};
+use crate::encoding::wire;
 use crate::error::{refusal, Reason, Result, What};
-use crate::saved::wire;
 
 /// An event that waits for a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,8 @@
 //! Saved state of a QP: what another process needs to go on with it.
 //!
 //! The saved state of each half is one plain structure, and [`QpState`] has the rest: what commands
-//! have set. What is in the rings is not saved: WQEs that are not complete are read again.
+//! have set. The content of the rings is not saved:
+//! WQEs that are not complete are read again.
 //!
 //! Queues of virtqueue mode can't be handed over: their indices are in memory that the driver may
 //! write.
@@ -24,8 +25,8 @@ pub(crate) use self::qp::QpState;
 use super::requester::PacerState;
 use super::{Requester, RequesterMachine, Responder, ResponderMachine};
 use crate::direct::TransferState;
+use crate::encoding::bytes;
 use crate::memory::PositionsDef;
-use crate::saved::bytes;
 use crate::wqe::{PostedRecv, RecvOrigin};
 
 /// Bytes of the longest receive WQE.

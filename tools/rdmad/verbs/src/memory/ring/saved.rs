@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The saved state of own rings: where their memory is. What is in that memory needs no saving.
+//! The saved state of own rings: where their memory is. Their content stays there.
 
 use budget::{ChargedList, MemoryBudget};
 use dma::DmaSpace;

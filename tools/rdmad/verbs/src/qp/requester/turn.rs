@@ -182,8 +182,8 @@ impl<'a> RequesterTurn<'a> {
         Ok(fetched)
     }
 
-    /// Reads and checks the incomplete WQEs again. Keys are not checked again. `None` if there is no
-    /// room for all, or if they can't be read.
+    /// Reads and checks the incomplete WQEs again. Keys are not checked again. `None` if there is
+    /// no room for all, or if they can't be read.
     pub(in crate::qp) fn fetch_again(
         &self,
         io: &mut RequesterIo,

@@ -14,11 +14,11 @@ use virtio_rdma_abi::qp::{QpAttr, QpCap};
 use virtio_rdma_abi::ring::RingKind;
 
 use super::{RequesterState, ResponderState};
+use crate::encoding::wire;
 use crate::error::{defined, no_such, Result, What};
 use crate::memory::{QueueMem, RingMem, RingState};
 use crate::qp::requester::{Pacer, RateLimitAttr};
 use crate::qp::{Qp, QpInit};
-use crate::saved::wire;
 use crate::Hca;
 
 /// A QP whose queues are own rings.
