@@ -350,11 +350,14 @@ impl Driver {
         self.initialize();
     }
 
+    /// Whether the device asks for a reset.
+    pub fn has_failed(&mut self) -> bool {
+        self.status() & DEVICE_NEEDS_RESET != 0
+    }
+
     /// Waits for DEVICE_NEEDS_RESET.
     pub fn await_failure(&mut self) {
-        until("a request for a reset", || {
-            (self.status() & DEVICE_NEEDS_RESET != 0).then_some(())
-        });
+        until("a request for a reset", || self.has_failed().then_some(()));
     }
 
     /// Returns the next event. Waits for the interrupt if there is no event.

@@ -263,6 +263,32 @@ fn another_program_takes_over() {
     }
 }
 
+/// Drivers that reset their devices and set them up anew without a pause notice no upgrade.
+#[test]
+fn a_driver_is_set_up_during_upgrades() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let (rounds, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut driver = Driver::new(&dir.path().join("a"), RING_ADDR);
+            while !ends.load(Ordering::Relaxed) {
+                driver.initialize();
+                assert!(!driver.has_failed());
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..8 {
+            let before = rounds.load(Ordering::Relaxed);
+            wait_until("the driver goes on", || {
+                rounds.load(Ordering::Relaxed) > before + 2
+            });
+            daemon.upgrade();
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Requests for upgrades come while one is under way, and then the end. A driver is served until
 /// then, and another daemon can begin at the same sockets.
 #[test]

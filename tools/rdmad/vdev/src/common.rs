@@ -224,11 +224,13 @@ impl CommonConfig {
     }
 
     /// Restores the values that another process has left. Returns false, and changes nothing, if a
-    /// driver that had written them would have been refused, or has not set DRIVER_OK.
+    /// driver that had written them would have been refused.
     pub(crate) fn restore(&mut self, state: &RegistersState) -> bool {
-        let ready = STATUS_DRIVER_OK | STATUS_FEATURES_OK;
-        let are_features_valid = state.accepted & !self.offered == 0
-            && REQUIRED_FEATURES & self.offered & !state.accepted == 0;
+        let is_valid = match state.status & (STATUS_DRIVER_OK | STATUS_FEATURES_OK) {
+            0 => true,
+            STATUS_DRIVER_OK => false,
+            _ => self.admits(state.accepted),
+        };
         let mut queues = Vec::with_capacity(self.queues.len());
         for (queue, saved) in self.queues.iter().zip(&state.queues) {
             let at = Split {
@@ -238,8 +240,8 @@ impl CommonConfig {
                 used: saved.used,
                 ..queue.at
             };
-            let is_valid = saved.size.is_power_of_two() && saved.size <= queue.max_size;
-            if !is_valid || (saved.enabled && !at.is_valid()) {
+            let has_size = saved.size.is_power_of_two() && saved.size <= queue.max_size;
+            if !has_size || (saved.enabled && !at.is_valid()) {
                 return false;
             }
             queues.push(QueueRegisters {
@@ -249,11 +251,8 @@ impl CommonConfig {
                 ..*queue
             });
         }
-        if state.status & ready != ready
-            || !are_features_valid
-            || queues.len() != state.queues.len()
-            || queues.len() != self.queues.len()
-        {
+        let count = self.queues.len();
+        if !is_valid || queues.len() != count || state.queues.len() != count {
             return false;
         }
         self.accepted = state.accepted;
@@ -367,10 +366,7 @@ impl CommonConfig {
             return Ok(Action::Reset);
         }
         let set = value & !self.status;
-        if set & STATUS_FEATURES_OK != 0
-            && (self.accepted & !self.offered != 0
-                || REQUIRED_FEATURES & self.offered & !self.accepted != 0)
-        {
+        if set & STATUS_FEATURES_OK != 0 && !self.admits(self.accepted) {
             // FEATURES_OK stays clear. The driver sees from this that its features are refused.
             self.status |= value & !(STATUS_FEATURES_OK | STATUS_NEEDS_RESET | STATUS_DRIVER_OK);
             return Err(Violation::Features {
@@ -387,6 +383,12 @@ impl CommonConfig {
         } else {
             Action::None
         })
+    }
+
+    /// Whether a driver may accept these features: no others than are offered, and all that are
+    /// required.
+    fn admits(&self, accepted: u64) -> bool {
+        accepted & !self.offered == 0 && REQUIRED_FEATURES & self.offered & !accepted == 0
     }
 
     /// Writes a 16-bit register. `None` if there is no such register.

@@ -352,29 +352,27 @@ impl PciFunction {
         Ok(())
     }
 
-    /// The state of the function and its device, if a driver uses it. Called while the function's
-    /// threads, and all that use the device, rest.
+    /// The state of the function and its device. Called while the function's threads, and all that
+    /// use the device, rest.
     ///
     /// # Errors
     ///
     /// The state can't be saved, for this reason.
-    pub(crate) fn save(&self) -> Result<Option<FunctionSaved>, String> {
+    pub(crate) fn save(&self) -> Result<FunctionSaved, String> {
         if self.state.has_failed() {
             return Err("the device has failed".to_owned());
         }
         let registers = self.registers.lock();
-        if registers.coming_status() & STATUS_DRIVER_OK == 0 {
-            return Ok(None);
-        }
+        let is_active = registers.coming_status() & STATUS_DRIVER_OK != 0;
         let registers = registers.save().ok_or("a reset is under way")?;
         let (generation, isr) = self.state.save();
-        Ok(Some(FunctionSaved {
+        Ok(FunctionSaved {
             registers,
             rings: self.queues.iter().map(|queue| queue.save()).collect(),
             generation,
             isr,
-            device: self.device.save()?,
-        }))
+            device: is_active.then(|| self.device.save()).transpose()?,
+        })
     }
 
     /// Takes over registers, queues and device. On failure the driver must be asked for a reset.
@@ -385,16 +383,23 @@ impl PciFunction {
         }
         let (features, enabled) = (registers.accepted(), registers.enabled_queues());
         let vectors = registers.queue_vectors();
+        let is_active = registers.coming_status() & STATUS_DRIVER_OK != 0;
         drop(registers);
         self.state.restore((saved.generation, saved.isr));
-        let queues = self.queues.iter().zip(vectors).zip(&saved.rings);
-        for (((queue, vector), ring), at) in queues.zip(enabled) {
+        for (queue, vector) in self.queues.iter().zip(vectors) {
             queue.set_vector(vector);
+        }
+        if !is_active {
+            return Ok(());
+        }
+        let device = saved.device.as_ref();
+        let device = device.ok_or("the state of the device is missing")?;
+        for ((queue, ring), at) in self.queues.iter().zip(&saved.rings).zip(enabled) {
             if let (Some(at), Some(ring)) = (at, ring) {
                 queue.resume(at, *ring);
             }
         }
-        let taken = contain(|| self.device.restore(features, &self.queues, &saved.device));
+        let taken = contain(|| self.device.restore(features, &self.queues, device));
         let taken = taken.unwrap_or_else(|panicked| Err(panicked.to_string()));
         match &taken {
             Ok(()) => self.inbox.task(Task::Resume),

@@ -22,7 +22,8 @@ pub(crate) struct FunctionSaved {
     pub(crate) rings: Vec<Option<RingState>>,
     pub(crate) generation: u8,
     pub(crate) isr: u8,
-    pub(crate) device: Vec<u8>,
+    /// The state of the device, if a driver has activated it.
+    pub(crate) device: Option<Vec<u8>>,
 }
 
 /// The state of the functions of a process.

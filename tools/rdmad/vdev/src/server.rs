@@ -238,16 +238,15 @@ impl Handle {
         self.function.wake_service();
     }
 
-    /// Adds the state of the function and its device to `saved`, if a driver uses it. Called while
-    /// the gates of the pool hold all threads, and nothing else uses the device.
+    /// Adds the state of the function and its device to `saved`. Called while the gates of the pool
+    /// hold all threads, and nothing else uses the device.
     ///
     /// # Errors
     ///
     /// The state can't be saved, for this reason.
     pub fn save(&self, saved: &mut Saved) -> Result<(), String> {
-        if let Some(function) = self.function.save()? {
-            saved.add(self.function.state.log.name(), function);
-        }
+        let function = self.function.save()?;
+        saved.add(self.function.state.log.name(), function);
         Ok(())
     }
 

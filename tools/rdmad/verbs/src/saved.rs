@@ -80,11 +80,14 @@ impl Hca {
     ///
     /// # Errors
     ///
-    /// The HCA has failed, or has objects in virtqueue mode: the reason, in words.
+    /// The HCA has failed, or is in virtqueue mode: the reason, in words.
     pub fn save(&self) -> std::result::Result<Vec<u8>, String> {
         let _control = self.control.lock();
         if let Some(why) = self.failure() {
             return Err(why);
+        }
+        if !self.has_own_rings() {
+            return Err("its queues are virtqueues, which can't be handed over".to_owned());
         }
         let state = self
             .state(self.runtime().epoch)
