@@ -1,11 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon's program is replaced again and again while stock programs run, which notice nothing.
+# The daemon's program is replaced again and again while stock programs and the kernel's clients work,
+# which notice nothing.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=ulp-lib.sh
+. "$(dirname "$0")/ulp-lib.sh"
 
 # Runs a command while the daemon is upgraded eight times. Then the programs can end: their Ethernet
 # connection, over which they meet, comes back a while after the last upgrade.
@@ -21,11 +24,41 @@ under_upgrades() {
 		kill -0 "$program" || fail "it has ended too early"
 		on 0 daemon upgrade 1
 	done
+	touch "$work/stop"
 	wait "$program" || status=$?
 	((status == 0)) || fail "it has ended with status $status"
-	if log_since virtio_rdma; then
-		fail "the driver has noticed something"
+	if dmesg | sed "1,/$mark\$/d" | grep -E 'virtio_rdma|nvme|iser|iscsi|rpcrdma|nfs'; then
+		fail "the kernel has noticed something"
 	fi
+}
+
+# Writes random data to the file or disk, reads it back and compares, until it is told to stop.
+compare() {
+	local -a direct=(bs=64k count=64)
+	rm -f "$work/stop"
+	while [[ ! -e $work/stop ]]; do
+		dd if=/dev/urandom of="$work/data" "${direct[@]}"
+		dd if="$work/data" of="$1" oflag=direct conv=notrunc "${direct[@]}"
+		dd if="$1" iflag=direct "${direct[@]}" | cmp - "$work/data" || return
+	done 2>"$work/compare"
+}
+
+test_nfs() {
+	connect_nfs
+	under_upgrades compare /mnt/file
+	cleanup
+}
+
+test_nvme() {
+	connect_nvme
+	under_upgrades compare /dev/nvme0n1
+	cleanup
+}
+
+test_iser() {
+	connect_iser
+	under_upgrades compare "$(disk)"
+	cleanup
 }
 
 test_rc_pingpong() { under_upgrades pair -g ibv_rc_pingpong -n 60000 -c; }
@@ -38,4 +71,5 @@ test_send_bw_srq() { under_upgrades pair -x ib_send_bw -s 65536 -D 20 -q 4 --use
 test_atomic_bw() { under_upgrades pair -x ib_atomic_bw -D 20; }
 
 run_tests test_rc_pingpong test_rc_pingpong_events test_rc_pingpong_large \
-	test_srq_pingpong_events test_write_bw test_read_bw test_send_bw_srq test_atomic_bw
+	test_srq_pingpong_events test_write_bw test_read_bw test_send_bw_srq test_atomic_bw \
+	test_nfs test_nvme test_iser
