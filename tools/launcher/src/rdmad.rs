@@ -10,7 +10,7 @@ use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{kill_process, Pid, Signal};
@@ -28,6 +28,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const CTL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of requests to a daemon at a time. It serves twice as many clients.
 const AT_ONCE: usize = 8;
+/// How long a daemon may take to replace its program.
+const UPGRADE: Duration = Duration::from_secs(15);
 /// Time limit for a daemon's end after a SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -333,7 +335,7 @@ impl Daemons {
                 kill_process(daemon.engine()?, Signal::KILL)?;
                 daemon.crashes += 1;
             }
-            "upgrade" => kill_process(Pid::from_child(&daemon.process.0), Signal::USR2)?,
+            "upgrade" => daemon.upgrade()?,
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
             "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
             _ => {
@@ -394,6 +396,18 @@ impl Daemon {
             .and_then(|child| child.parse().ok());
         let engine = engine.and_then(Pid::from_raw);
         engine.context("the daemon has no engine now")
+    }
+
+    /// Has the daemon's program replaced, and waits for the next engine.
+    fn upgrade(&self) -> Result<()> {
+        let before = self.engine()?;
+        kill_process(Pid::from_child(&self.process.0), Signal::USR2)?;
+        let until = Instant::now() + UPGRADE;
+        while self.engine().map_or(true, |engine| engine == before) {
+            ensure!(Instant::now() < until, "the daemon was not upgraded");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn await_ready(&mut self) -> Result<()> {

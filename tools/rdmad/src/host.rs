@@ -89,6 +89,7 @@ impl Host {
         let pool = pool.context("can't start the threads of ports")?;
         // Devices may be taken over from the last engine: their ports wait for each other.
         pool.sockets.close();
+        pool.services.close();
         runtime.hold(Instant::now());
         let withheld = args.withheld.iter();
         let host = Self {

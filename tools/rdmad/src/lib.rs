@@ -49,7 +49,7 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use supervisor::{Start, Supervision, HAND_OVER};
+use supervisor::{Start, Supervision, HANDED_OVER, HAND_OVER};
 use tracing_subscriber::EnvFilter;
 use vdev::{Records, Saved};
 use verbs::{Hca, MAX_PORTS};
@@ -189,7 +189,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
         counted,
     };
     let status = match run(&args, prepared, &signals, level) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
@@ -212,7 +212,7 @@ struct Prepared {
     counted: io::Result<()>,
 }
 
-fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Result<()> {
+fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Result<ExitCode> {
     let Prepared {
         former,
         supervision,
@@ -265,7 +265,7 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
                     Ok(()) => {
                         // Its threads are held, and its clients are to notice nothing.
                         mem::forget(daemon);
-                        return Ok(());
+                        return Ok(ExitCode::from(HANDED_OVER));
                     }
                     Err(error) => {
                         tracing::warn!("no upgrade: {error:#}");
@@ -285,7 +285,7 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
     tracing::info!("ends by signal {signal}");
     listeners.stopping();
     drop(daemon);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Stops all work and leaves the state of all devices to the engine of the new program.

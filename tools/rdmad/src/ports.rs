@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::iter;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -357,7 +358,9 @@ impl Ports {
         while !former.records.are_restored() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
+        // A VM that goes on could take an address before its owner has it back.
         self.host.runtime.release();
+        self.host.pool.services.open();
         if let Some(held_at) = former.records.held_at() {
             let pause = monotonic().saturating_sub(held_at);
             tracing::info!("took over from the last engine, whose VMs waited for {pause:.1?}");
@@ -374,10 +377,13 @@ impl Ports {
     pub fn hand_over(&self, write: impl FnOnce(Saved) -> Result<()>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let changes = self.state.lock_until(until);
-        let _changes = changes.context("a change of the configuration is in progress")?;
+        let changes = changes.context("a change of the configuration is in progress")?;
         let list = self.list.lock();
         let handed_over = self.hold(&list, until).and_then(write);
-        if handed_over.is_err() {
+        if handed_over.is_ok() {
+            // Changes that wait for them would begin.
+            mem::forget((changes, list));
+        } else {
             let Host {
                 pool,
                 runtime,
@@ -412,6 +418,7 @@ impl Ports {
         ensure!(runtime.hold(until), "a worker is busy");
         ensure!(switch.hold(until), "the switch is busy");
         for port in &list.ports {
+            ensure!(Instant::now() < until, "the VMs have too much state");
             if let Err(why) = port.served.server.save(&mut saved) {
                 let name = &port.args.name;
                 tracing::warn!("port {name}: its objects are lost by the upgrade: {why}");

@@ -26,6 +26,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -45,6 +47,9 @@ pub use self::remote::RemoteSocket;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.
 const MAX_PATH: usize = 107;
+/// Pauses in ms between attempts to connect to a socket that is in use: a daemon that was killed
+/// may still be ending.
+const DYING: [u64; 4] = [10, 50, 200, 700];
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// User ID of root, who may replace any file.
@@ -214,7 +219,7 @@ fn socket_at(
     path: &Path,
     socket_type: SocketType,
     access: &Access,
-    connect: impl FnOnce() -> io::Result<()>,
+    connect: impl Fn() -> io::Result<()>,
 ) -> Result<(OwnedFd, SocketPath), Error> {
     let left = left::take(path, socket_type);
     // Not if its file was removed meanwhile.
@@ -241,11 +246,11 @@ fn is_socket(metadata: &Metadata) -> bool {
 }
 
 /// Prepares `path` for a new socket: removes the socket of a dead process. `connect` connects to
-/// the old socket; if it succeeds, the socket is in use. Returns the directory.
+/// the old socket; if it succeeds again and again, the socket is in use. Returns the directory.
 fn prepare(
     path: &Path,
     access: &Access,
-    connect: impl FnOnce() -> io::Result<()>,
+    connect: impl Fn() -> io::Result<()>,
 ) -> Result<OwnedFd, Error> {
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
@@ -255,12 +260,20 @@ fn prepare(
         Ok(metadata) if !is_socket(&metadata) => {
             return Err(Error::NotASocket(path.to_owned()));
         }
-        Ok(_) => match connect() {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(|error| failure(path, error))?;
+        Ok(_) => {
+            let is_refused = || {
+                let refused = io::ErrorKind::ConnectionRefused;
+                connect().is_err_and(|error| error.kind() == refused)
+            };
+            let is_refused_after = |pause| {
+                thread::sleep(Duration::from_millis(pause));
+                is_refused()
+            };
+            if !is_refused() && !DYING.into_iter().any(is_refused_after) {
+                return Err(Error::InUse(path.to_owned()));
             }
-            _ => return Err(Error::InUse(path.to_owned())),
-        },
+            fs::remove_file(path).map_err(|error| failure(path, error))?;
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failure(path, error)),
     }

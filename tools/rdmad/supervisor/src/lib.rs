@@ -142,6 +142,7 @@ pub fn supervise(
         successor: Successor::new(format, memory.len)?,
         is_ending: false,
         upgrade: None,
+        is_wanted: false,
         in_a_row: 0,
     };
     let of_engines = memory.of_engines()?;
@@ -154,8 +155,11 @@ pub fn supervise(
         let began = Instant::now();
         // Before the engine runs: from then on this process opens and closes files of its own.
         let left = &inherited::open_files()? - &of_supervisor;
+        supervisor.supervision.begin();
         let Some(engine_id) = supervisor.start_engine()? else {
-            // Also those that the program before this one has blocked.
+            // Also those that the program before this one has blocked. A request to hand over waits
+            // until the engine looks for it.
+            signals.remove(UPGRADE);
             signals.thread_unblock()?;
             let supervision = supervisor.supervision.clone();
             // These and their clones have descriptors of the supervisor, which stay open.
@@ -180,6 +184,10 @@ pub fn supervise(
             let error = error.unwrap_or_else(|error| error);
             tell(&format!("can't execute the new program: {error}"));
             state = supervisor.state_from(&supervisor.supervision.state);
+        } else if !supervisor.is_ending && end.exit_status() == Some(HANDED_OVER.into()) {
+            // Somebody else has asked the engine for it.
+            state = supervisor.state_from(&supervisor.supervision.state);
+            continue;
         } else if end.exit_status() == Some(0)
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
@@ -212,9 +220,11 @@ const UPGRADE: signal::Signal = signal::SIGUSR2;
 /// The signal by which the supervisor asks an engine to [hand over](Supervision::hand_over) and to
 /// end, or to [refuse](Supervision::refuse).
 pub const HAND_OVER: signal::Signal = UPGRADE;
+/// The exit status of an engine that has handed over.
+pub const HANDED_OVER: u8 = 75;
 /// How long an engine may take for it. QEMU waits for an answer for 5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Interval at which the supervisor looks whether an engine has refused.
+/// Interval at which the supervisor looks whether an engine has started, or has refused.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// An eventfd for requests for an upgrade.
@@ -244,6 +254,8 @@ struct Supervisor {
     is_ending: bool,
     /// The upgrade that is under way.
     upgrade: Option<Upgrade>,
+    /// Whether an upgrade is requested for the time when the engine has started.
+    is_wanted: bool,
     /// Number of engines in a row that have failed at once.
     in_a_row: u32,
 }
@@ -275,6 +287,9 @@ impl Supervisor {
                 self.upgrade(engine);
             }
             self.look_after_upgrade(engine);
+            if self.is_wanted {
+                self.upgrade(engine);
+            }
             while let Some(signal) = self.next_signal()? {
                 match signal {
                     Signal::CHILD => {}
@@ -297,7 +312,8 @@ impl Supervisor {
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(request, PollFlags::IN),
         ];
-        let timeout = self.upgrade.as_ref().map(|_| INTERVAL);
+        let waits = self.upgrade.is_some() || self.is_wanted;
+        let timeout = waits.then_some(INTERVAL);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -335,7 +351,12 @@ impl Supervisor {
 
     /// Asks the engine to hand over for an upgrade, unless the new program does not take over.
     fn upgrade(&mut self, engine: Pid) {
-        if !self.supervision.was_ready() || self.upgrade.is_some() {
+        self.look_after_upgrade(engine);
+        if self.upgrade.is_some() {
+            return;
+        }
+        self.is_wanted = !self.supervision.works();
+        if self.is_wanted {
             return;
         }
         match self.successor.check() {
@@ -358,7 +379,12 @@ impl Supervisor {
     fn status_of(&self, end: WaitStatus) -> ExitCode {
         let ends = [signal::SIGTERM, signal::SIGINT].map(|signal| Some(signal as i32));
         // An engine that starts has not blocked the signals yet, or was killed for an upgrade.
-        if self.is_ending && (self.upgrade.is_some() || ends.contains(&end.terminating_signal())) {
+        let has_handed_over = end.exit_status() == Some(HANDED_OVER.into());
+        if self.is_ending
+            && (self.upgrade.is_some()
+                || has_handed_over
+                || ends.contains(&end.terminating_signal()))
+        {
             return ExitCode::SUCCESS;
         }
         let status = end

@@ -26,8 +26,10 @@ const READY: usize = 0;
 const REFUSALS: usize = 1;
 /// Bytes of the state that the engine has handed over; 0 for none.
 const STATE_LEN: usize = 2;
-const TEXT_LEN: usize = 3;
-const TEXT: usize = 4;
+/// Whether the present engine works.
+const WORKS: usize = 3;
+const TEXT_LEN: usize = 4;
+const TEXT: usize = 5;
 const WORD: usize = size_of::<u64>();
 /// Maximum length of a state in bytes.
 const MAX_STATE: u64 = 1 << 30;
@@ -59,6 +61,17 @@ impl Supervision {
     /// Tells that the engine works, so that another one is started if it ends unexpectedly.
     pub fn tell_ready(&self) {
         self.word(READY).store(1, Ordering::Release);
+        self.word(WORKS).store(1, Ordering::Release);
+    }
+
+    /// A new engine starts.
+    pub(crate) fn begin(&self) {
+        self.word(WORKS).store(0, Ordering::Release);
+    }
+
+    /// Whether the present engine works, so it can be asked to hand over.
+    pub(crate) fn works(&self) -> bool {
+        self.word(WORKS).load(Ordering::Acquire) != 0
     }
 
     /// Whether an engine has worked.
@@ -94,6 +107,9 @@ impl Supervision {
     ///
     /// There is not enough memory.
     pub fn hand_over(&self, state: &[u8]) -> io::Result<()> {
+        if state.len() as u64 > MAX_STATE {
+            return Err(io::Error::other(format!("{} bytes of state", state.len())));
+        }
         self.state.write_all_at(state, 0)?;
         self.word(STATE_LEN)
             .store(state.len() as u64, Ordering::Release);

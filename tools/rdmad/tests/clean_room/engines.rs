@@ -263,6 +263,35 @@ fn another_program_takes_over() {
     }
 }
 
+/// Requests that come while an engine starts, or that reach the engine instead of the supervisor,
+/// cost no object.
+#[test]
+fn requests_at_any_time_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = daemon(dir.path(), "direct");
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    exchange(&mut a, &mut b);
+    let request = |process: u32| {
+        let process = Pid::from_raw(process as i32).unwrap();
+        kill_process(process, Signal::USR2).unwrap();
+    };
+    for pause in [0, 10, 30, 60] {
+        daemon.upgrade();
+        for _ in 0..4 {
+            request(daemon.0.id());
+            thread::sleep(Duration::from_millis(pause));
+        }
+        send(&mut a, &mut b);
+    }
+    let engine = daemon.engine();
+    request(engine);
+    wait_until("another engine has started", || {
+        daemon.try_engine().is_some_and(|other| other != engine)
+    });
+    send(&mut a, &mut b);
+    assert!(!a.driver.has_failed() && !b.driver.has_failed());
+}
+
 /// Drivers that reset their devices and set them up anew without a pause notice no upgrade.
 #[test]
 fn a_driver_is_set_up_during_upgrades() {

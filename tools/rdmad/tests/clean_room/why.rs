@@ -31,7 +31,8 @@ fn a_qp_that_hangs_is_explained() {
         let qpn = a.qpn().to_string();
         let line = loop {
             let lines = done(dir, &["qp", "a", "--why", "50"]);
-            if !lines.is_empty() {
+            // Between a try and its refusal, the QP waits for an acknowledgement.
+            if lines.contains("(RNR)") {
                 break lines;
             }
         };

@@ -171,7 +171,7 @@ impl Records {
         *self.held_at.lock()
     }
 
-    /// Whether functions that were [opened](Self::open) are yet to be restored.
+    /// Whether all functions that were [opened](Self::open) are restored.
     pub fn are_restored(&self) -> bool {
         Arc::strong_count(&self.restoring) == 1
     }

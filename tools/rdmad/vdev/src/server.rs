@@ -260,6 +260,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
         self.aio.pool.sockets.open();
+        self.aio.pool.services.open();
         // The socket thread ends first, because its last reset needs the service thread. A panic of
         // either thread has already been reported.
         if let Some(thread) = self.socket.take() {
