@@ -132,6 +132,11 @@ impl FailedWork {
         }
     }
 
+    /// Whether the work request at `index`, in which `fault` was found now, had no fault before.
+    pub(crate) fn is_new(&self, index: usize, fault: Option<WcFault>) -> bool {
+        fault.is_some() && u32::try_from(index).is_ok_and(|index| index < self.index)
+    }
+
     /// The fault that the work request at `index` ends with; `None` if it can be executed.
     pub(crate) fn fault(&self, index: usize) -> Option<WcFault> {
         let is_it = u32::try_from(index) == Ok(self.index);

@@ -33,6 +33,8 @@ impl WcFault {
     pub const FLUSHED: Self = Self::new(WcStatus::WrFlushErr, WcReason::Flushed);
     /// The QP can't execute the operation.
     pub const NOT_PERMITTED: Self = Self::new(WcStatus::LocQpOpErr, WcReason::OpcodeNotPermitted);
+    /// The driver has changed a WQE that was being executed.
+    pub const CHANGED: Self = Self::NOT_PERMITTED;
     /// The QP permits no READs and atomic operations.
     pub const NO_READS: Self = Self::new(WcStatus::LocQpOpErr, WcReason::NoReads);
     /// The message is too long.

@@ -105,6 +105,18 @@ impl AddressLeases {
         Ok(())
     }
 
+    /// Refuses a source address that the configuration assigns to another port, or one that a
+    /// `restricted` port was not given.
+    pub(crate) fn permits(&self, port: PortId, gid: Gid, restricted: bool) -> Result<()> {
+        let reason = match self.0.lock().given.get(&gid) {
+            Some(&owner) if owner == port => return Ok(()),
+            Some(_) => Reason::OtherPort,
+            None if restricted => Reason::NotPermitted,
+            None => return Ok(()),
+        };
+        Err(Refusal::gid(reason, What::Gid, gid))
+    }
+
     /// Records that an entry with `address` was cleared in the GID table of `port`. With the last
     /// such entry, the port's lease of the address ends.
     pub(crate) fn release(&self, port: PortId, address: Address) {

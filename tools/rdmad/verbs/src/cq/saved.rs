@@ -41,7 +41,8 @@ impl CqState {
     ///
     /// The state is invalid, or the budget is used up.
     pub(crate) fn restored(&self, hca: &Hca, epoch: Epoch) -> Result<Cq> {
-        let ring = RingMem::restored(hca.budget(), &hca.space, RingKind::Completion, &self.ring)?;
+        let (budget, space, kind) = (hca.budget(), &hca.space, RingKind::Completion);
+        let ring = RingMem::restored(budget, space, kind, &self.ring, !self.is_dead)?;
         Ok(Cq {
             number: self.number(),
             doorbell_page: self.doorbell_page,

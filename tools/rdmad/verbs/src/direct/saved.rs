@@ -3,11 +3,11 @@
 //! The saved state of a transfer.
 
 use roce::saved::{or_null, Epoch, Fault};
-use roce::work::SendWr;
+use roce::work::WcFault;
 use serde::{Deserialize, Serialize};
 
 use super::{Transfer, Wait};
-use crate::wqe::PostedSend;
+use crate::wqe::Fetched;
 
 /// The state of a [`Transfer`] besides its work request. Times are encoded as in [`Epoch`].
 #[repr(C)]
@@ -57,13 +57,17 @@ impl Transfer {
         }
     }
 
-    /// Resumes the transfer of `wr` from `state`.
-    pub(crate) fn restored(wr: SendWr<PostedSend>, state: &TransferState, epoch: Epoch) -> Self {
+    /// Resumes the transfer of the work request in `fetched` from `state`. The driver may have
+    /// changed its WQE in the meantime. If it is faulty or too short now, it fails.
+    pub(crate) fn restored(fetched: Fetched, state: &TransferState, epoch: Epoch) -> Self {
         let deadline = epoch.instant(state.deadline);
+        let Fetched { wr, failed } = fetched;
+        let is_changed = failed.is_some() || state.done > wr.length;
+        let changed = is_changed.then_some(WcFault::CHANGED);
         Self {
+            failed: state.failed.get().or(changed),
+            done: state.done.min(wr.length),
             wr,
-            failed: state.failed.get(),
-            done: state.done,
             retries: state.retries,
             rnr_retries: state.rnr_retries,
             wait: match (state.wait, deadline) {

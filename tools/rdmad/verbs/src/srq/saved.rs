@@ -48,7 +48,8 @@ impl SrqState {
     pub(crate) fn restored(&self, hca: &Hca, pd: PdUse) -> Result<Srq> {
         let limits = &hca.config().limits;
         at_most(What::MaxSge, self.max_sge, limits.max_sge)?;
-        let mem = RingMem::restored(hca.budget(), &hca.space, RingKind::Shared, &self.ring)?;
+        let (budget, space, kind) = (hca.budget(), &hca.space, RingKind::Shared);
+        let mem = RingMem::restored(budget, space, kind, &self.ring, !self.is_broken)?;
         let slots = mem.layout().slots();
         at_most(What::Slots, self.positions.outstanding(), slots)?;
         at_most(What::Slots, self.returned.len() as u64, slots)?;

@@ -9,12 +9,13 @@ use std::panic;
 use rand::{Rng, SeedableRng};
 use rand_xorshift::XorShiftRng;
 use testkit::engine::*;
-use verbs::{Clock, Hca, Limits, RestoreError, RuntimeConfig};
+use verbs::{Clock, Hca, Limits, PathPolicy, RestoreError, RuntimeConfig};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::ib::{MwType, QpType};
+use virtio_rdma_abi::ib::{MwType, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_ring::RingMemory;
 
 /// The state of a device with an object of each kind. With the environment variable `NEW_FORMAT`
 /// the test writes it.
@@ -52,7 +53,7 @@ fn world() -> World {
 }
 
 /// Calls `look` with the first device, which has an object of each kind.
-fn with_device(look: impl FnOnce(&Vm)) {
+fn with_device(look: impl FnOnce(&Vm, &World)) {
     let world = world();
     let [vm, peer] = [0, 1].map(|at| &world.vms[at]);
     let mr = vm.register(vm.pdn, vm.alloc(8192), 8192, FULL);
@@ -97,7 +98,17 @@ fn with_device(look: impl FnOnce(&Vm)) {
         mgid: GROUP,
     })
     .unwrap();
-    look(vm);
+    look(vm, &world);
+}
+
+/// Lets the workers do all that they have to do.
+fn work(world: &World) {
+    for _ in 0..100_000 {
+        if !world.runtime.step(0) {
+            return;
+        }
+    }
+    panic!("the worker never sleeps");
 }
 
 fn restore(hca: &Hca, state: &[u8]) -> Result<(), RestoreError> {
@@ -108,7 +119,7 @@ fn restore(hca: &Hca, state: &[u8]) -> Result<(), RestoreError> {
 /// A change of the format must change its number too.
 #[test]
 fn the_state_has_the_format_of_its_number() {
-    with_device(|vm| {
+    with_device(|vm, _| {
         let state = vm.hca.save().unwrap();
         if env::var_os("NEW_FORMAT").is_some() {
             fs::write(GOLDEN, &state).unwrap();
@@ -121,11 +132,44 @@ fn the_state_has_the_format_of_its_number() {
     });
 }
 
+/// Bytes of a message that takes many turns.
+const LONG: u32 = 4 << 20;
+
+/// A driver that changes a WQE that it has given away harms its QP alone.
+#[test]
+fn a_wqe_that_changes_meanwhile_fails() {
+    for path in [PathPolicy::Wire, PathPolicy::Direct] {
+        for qp_type in [QpType::Rc, QpType::Uc] {
+            let world = world();
+            world.runtime.set_path(path);
+            let pair = Pair::with(&world, Options::of(qp_type), Options::of(qp_type));
+            let (ours, theirs) = (pair.a.mr(LONG.into()), pair.b.mr(LONG.into()));
+            let write = |len| {
+                let wr = Wr::new(1, WrOpcode::RdmaWrite).local(&ours, 0, len);
+                wr.remote(&theirs, 0)
+            };
+            pair.qa.post(&write(LONG));
+            for _ in 0..4 {
+                world.runtime.step(0);
+            }
+            let state = pair.a.hca.save().unwrap();
+            let sq = &pair.qa.sq;
+            sq.write(sq.layout.slot(0), &write(8).bytes());
+            restore(&pair.a.hca, &state).unwrap();
+            pair.a.hca.resume();
+            work(&world);
+            assert_eq!(pair.a.hca.failure(), None, "{path:?}, {qp_type:?}");
+            pair.cq_a.expect(1, WcStatus::LocQpOpErr);
+        }
+    }
+}
+
 /// Damaged and false state is refused, or harms nothing but its own device.
 #[test]
 fn a_false_state_is_refused() {
-    with_device(|vm| {
+    with_device(|vm, world| {
         let state = vm.hca.save().unwrap();
+        let peer = world.vms[1].hca.save().unwrap();
         let mut random = XorShiftRng::seed_from_u64(1);
         // Panics are contained.
         let print = panic::take_hook();
@@ -137,12 +181,21 @@ fn a_false_state_is_refused() {
         for at in 0..state.len() {
             let mut false_state = state.clone();
             false_state[at] ^= random.random_range(1..=u8::MAX);
-            refused += usize::from(restore(&vm.hca, &false_state).is_err());
+            match restore(&vm.hca, &false_state) {
+                Ok(()) => {
+                    vm.hca.resume();
+                    work(world);
+                }
+                Err(_) => refused += 1,
+            }
         }
         panic::set_hook(print);
         assert!(refused > state.len() / 4, "{refused} of {}", state.len());
         restore(&vm.hca, &state).unwrap();
         assert_eq!(vm.hca.save(), Ok(state.clone()));
+        // Its peer is connected, but not to what those devices were.
+        assert!(world.vms[1].hca.failure().is_none());
+        assert_eq!(world.vms[1].hca.save().unwrap().len(), peer.len());
         assert!(vm.hca.restore(&state).is_err(), "there are objects");
         restore(&vm.hca, &[]).unwrap_err();
         vm.hca.restore(&state).unwrap();

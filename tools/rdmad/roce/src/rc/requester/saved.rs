@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::saved::{or_null, Epoch, FailedWork, NONE};
-use crate::work::SendWr;
+use crate::work::{SendWr, WcFault};
 
 use super::Requester;
 
@@ -18,6 +18,8 @@ pub struct RequesterState {
     /// Position of the first packet of the oldest work request, or of the next work request if none
     /// is queued.
     pub first: u64,
+    /// Position after the last packet of the last work request.
+    pub posted: u64,
     /// Position of the oldest unacknowledged packet.
     pub una: u64,
     /// Position of the packet to send next.
@@ -61,6 +63,7 @@ impl<L> Requester<L> {
                 .queue
                 .front()
                 .map_or(self.posted, |pending| pending.first),
+            posted: self.posted,
             una: self.una,
             next: self.next,
             sent: self.sent,
@@ -80,18 +83,30 @@ impl<L> Requester<L> {
     }
 
     /// Makes a new requester continue from `state`. `work` yields all work requests that have not
-    /// ended; the requester must have room for them.
+    /// ended, with the faults that were found now; the requester must have room for them.
+    ///
+    /// The driver may have changed WQEs in the meantime. If their packets are others than before,
+    /// the first work request fails.
     pub fn restore(
         &mut self,
         state: &RequesterState,
         epoch: Epoch,
-        work: impl IntoIterator<Item = SendWr<L>>,
+        work: impl IntoIterator<Item = (SendWr<L>, Option<WcFault>)>,
     ) {
         self.attr.sq_psn = state.sq_psn;
         self.posted = state.first;
-        for (index, wr) in work.into_iter().enumerate() {
+        let mut is_changed = false;
+        for (index, (wr, found)) in work.into_iter().enumerate() {
+            is_changed |= state.failed.is_new(index, found);
             let appended = self.append(wr, state.failed.fault(index));
             debug_assert!(appended.is_ok(), "there is room");
+        }
+        if is_changed || self.posted != state.posted {
+            [self.una, self.next, self.sent] = [state.first; 3];
+            if let Some(first) = self.queue.get_mut(0) {
+                first.failed = Some(WcFault::CHANGED);
+            }
+            return;
         }
         self.una = state.una;
         self.next = state.next;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::psn::Psn;
 use crate::saved::FailedWork;
-use crate::work::SendWr;
+use crate::work::{packets, SendWr, WcFault};
 
 use super::Requester;
 
@@ -42,13 +42,29 @@ impl<L> Requester<L> {
     }
 
     /// Makes a new requester continue from `state`. `work` yields all work requests that have not
-    /// ended; the requester must have room for them.
-    pub fn restore(&mut self, state: &RequesterState, work: impl IntoIterator<Item = SendWr<L>>) {
-        for (index, wr) in work.into_iter().enumerate() {
+    /// ended, with the faults that were found now; the requester must have room for them.
+    ///
+    /// The driver may have changed WQEs in the meantime. If the first one has fewer packets than
+    /// were sent of it, it fails.
+    pub fn restore(
+        &mut self,
+        state: &RequesterState,
+        work: impl IntoIterator<Item = (SendWr<L>, Option<WcFault>)>,
+    ) {
+        let mut is_changed = false;
+        for (index, (wr, found)) in work.into_iter().enumerate() {
+            is_changed |= state.failed.is_new(index, found);
             let appended = self.queue.push_back((wr, state.failed.fault(index)));
             debug_assert!(appended.is_ok(), "there is room");
         }
         self.index = state.index;
+        let mtu = self.connection.mtu;
+        if let Some((wr, failed)) = self.queue.get_mut(0) {
+            if is_changed || (state.index > 0 && state.index >= packets(wr.length, mtu)) {
+                *failed = Some(WcFault::CHANGED);
+                self.index = 0;
+            }
+        }
         self.next = Psn::new(state.next);
         self.dead = state.dead != 0;
         self.held = state.held != 0;

@@ -47,7 +47,8 @@ impl PartState {
             end(What::Address, self.start, self.len)?,
             pages.len(),
         )?;
-        end(What::Address, self.base, self.len)?;
+        // The last byte may be that of the address space.
+        end(What::Address, self.base, self.len.saturating_sub(1))?;
         Ok(Region {
             key: self.key,
             access: AccessFlags(self.access),

@@ -66,7 +66,8 @@ impl RingMem {
     }
 
     /// The memory with this state of a ring of `kind`. The list of its pages is charged to
-    /// `budget`.
+    /// `budget`. The memory of a ring that `is_used` must be there; that of a corrupt ring may be
+    /// gone.
     ///
     /// # Errors
     ///
@@ -76,6 +77,7 @@ impl RingMem {
         space: &DmaSpace,
         kind: RingKind,
         state: &RingState,
+        is_used: bool,
     ) -> Result<Self> {
         let layout = Self::layout_of(
             kind,
@@ -89,7 +91,9 @@ impl RingMem {
         let pages = match &state.pages {
             PagesState::Together(first) => {
                 end(What::Page, *first, size)?;
-                reach(space, *first, size, true)?;
+                if is_used {
+                    reach(space, *first, size, true)?;
+                }
                 Pages::Together(*first)
             }
             PagesState::Apart { starts, shift } => {
@@ -97,9 +101,13 @@ impl RingMem {
                 let page = 1u64 << shift;
                 exactly(What::Npages, starts.len() as u64, size.div_ceil(page))?;
                 let mut list = ChargedList::new(budget, starts.len());
+                let mut rest = size;
                 for &start in starts {
                     end(What::Page, start, page)?;
-                    reach(space, start, page, true)?;
+                    if is_used {
+                        reach(space, start, rest.min(page), true)?;
+                    }
+                    rest = rest.saturating_sub(page);
                     list.push(start)?;
                 }
                 Pages::Apart {

@@ -15,7 +15,7 @@ use virtio_rdma_abi::ring::RingKind;
 
 use super::{RequesterState, ResponderState};
 use crate::encoding::wire;
-use crate::error::{defined, no_such, Result, What};
+use crate::error::{defined, no_such, require, Reason, Result, What};
 use crate::memory::{QueueMem, RingMem, RingState};
 use crate::qp::requester::{Pacer, RateLimitAttr};
 use crate::qp::{Qp, QpInit};
@@ -82,11 +82,21 @@ struct ConnectionState {
 
 impl ConnectedState {
     /// The connection, and whether it uses the direct path.
-    pub(super) fn connection(&self) -> Result<Option<(Connection, bool)>> {
+    /// Refused if the port may not send from its addresses.
+    pub(super) fn connection(&self, hca: &Hca) -> Result<Option<(Connection, bool)>> {
         let Some(state) = &self.connection else {
             return Ok(None);
         };
         let mtu: Mtu = defined(What::PathMtu, state.mtu)?;
+        let path = &state.path;
+        let is_own = path.src_mac == hca.mac();
+        require(
+            is_own,
+            Reason::Differs,
+            What::Dmac,
+            u64::from(path.src_mac[5]),
+        )?;
+        hca.may_send_from(path.addresses.src())?;
         let connection = Connection {
             path: state.path,
             dest_qpn: Qpn::new(state.dest_qpn),
@@ -125,14 +135,17 @@ impl InitState {
         })
     }
 
-    fn restored(&self, hca: &Hca) -> Result<QpInit> {
+    fn restored(&self, hca: &Hca, [sq_broken, rq_broken]: [u8; 2]) -> Result<QpInit> {
         let objects = &hca.objects;
         let qp_type: QpType = defined(What::QpType, self.qp_type)?;
         hca.check_cap(&self.cap)?;
-        let ring = |state: &Option<RingState>| match state {
-            None => Ok(QueueMem::Absent),
-            Some(state) => RingMem::restored(hca.budget(), &hca.space, RingKind::Work, state)
-                .map(QueueMem::Own),
+        let ring = |state: &Option<RingState>, broken: u8| {
+            let Some(state) = state else {
+                return Ok(QueueMem::Absent);
+            };
+            let (budget, space) = (hca.budget(), &hca.space);
+            let ring = RingMem::restored(budget, space, RingKind::Work, state, broken == 0);
+            ring.map(QueueMem::Own)
         };
         let srq = self.srqn.map(|srqn| hca.srq(Srqn::new(srqn)));
         Ok(QpInit {
@@ -146,8 +159,8 @@ impl InitState {
             pd: hca.use_pd(Number::new(self.pdn))?,
             send_cq: objects.cqs.find(What::SendCqn, Cqn::new(self.send_cqn))?,
             recv_cq: objects.cqs.find(What::RecvCqn, Cqn::new(self.recv_cqn))?,
-            sq: ring(&self.sq)?,
-            rq: ring(&self.rq)?,
+            sq: ring(&self.sq, sq_broken)?,
+            rq: ring(&self.rq, rq_broken)?,
             srq: srq.transpose()?,
         })
     }
@@ -198,7 +211,9 @@ impl Qp {
         let number = Qpn::new(state.number);
         let reserved = hca.objects.qps.reserve_again(What::Qpn, number)?;
         let life: Life = defined(What::QpState, state.state)?;
-        let qp = Arc::new(Self::new(hca.budget(), number, state.init.restored(hca)?)?);
+        let broken = [state.requester.broken, state.responder.broken];
+        let init = state.init.restored(hca, broken)?;
+        let qp = Arc::new(Self::new(hca.budget(), number, init)?);
         reserved.insert(qp.clone());
         let set = CounterSetNumber::new(state.counter_set);
         if set != CounterSetNumber::NONE {

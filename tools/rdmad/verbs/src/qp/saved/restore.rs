@@ -45,7 +45,7 @@ impl Qp {
         let view = hca.space.enter();
         let mut requester = self.requester.lock();
         let mut responder = self.responder.lock();
-        let connection = state.connected.connection()?;
+        let connection = state.connected.connection(hca)?;
         let is_direct = matches!(connection, Some((_, true)));
         let connection = connection.map(|(connection, _)| connection);
         if let Some(connection) = &connection {
@@ -112,8 +112,8 @@ impl Qp {
         match state.under_way {
             UnderWay::Nothing => {}
             UnderWay::Transfer(state) => {
-                let Fetched { wr, .. } = work.next().ok_or_else(|| self.undefined())?;
-                requester.transfer = Some(Transfer::restored(wr, &state, epoch));
+                let fetched = work.next().ok_or_else(|| self.undefined())?;
+                requester.transfer = Some(Transfer::restored(fetched, &state, epoch));
             }
             UnderWay::Blocked(fault) => {
                 let Fetched { wr, .. } = work.next().ok_or_else(|| self.undefined())?;
@@ -121,7 +121,7 @@ impl Qp {
                 requester.blocked = Some(Fetched { wr, failed });
             }
         }
-        let work = work.map(|fetched| fetched.wr);
+        let work = work.map(|Fetched { wr, failed }| (wr, failed));
         match (state.machine, &mut requester.machine) {
             (RequesterMachineState::Rc(state), Some(RequesterMachine::Rc(machine))) => {
                 machine.restore(&state, epoch, work);
