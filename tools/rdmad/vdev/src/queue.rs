@@ -53,9 +53,9 @@ struct Inner {
 /// The device's positions in the ring of a queue that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RingState {
-    next_available: u16,
-    next_used: u16,
-    quiet: bool,
+    pub(crate) next_available: u16,
+    pub(crate) next_used: u16,
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug)]

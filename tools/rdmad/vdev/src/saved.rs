@@ -78,3 +78,40 @@ impl Saved {
         postcard::from_bytes(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::CommonConfig;
+
+    /// A change of the format must change its number too.
+    #[test]
+    fn the_state_has_the_format_of_its_number() {
+        let ring = RingState {
+            next_available: 3,
+            next_used: 2,
+            quiet: true,
+        };
+        let registers = CommonConfig::new(1 << 32, &[16, 32], 2).save().unwrap();
+        let function = FunctionSaved {
+            registers,
+            rings: vec![Some(ring), None],
+            generation: 4,
+            isr: 1,
+            device: Some(vec![5, 6]),
+        };
+        let mut saved = Saved::new(Duration::new(7, 8));
+        saved.add("name", function);
+        let bytes = saved.to_bytes().unwrap();
+        assert_eq!(Saved::FORMAT, 1);
+        let expected = [
+            1, 4, 110, 97, 109, 101, 0, 255, 255, 3, 0, 0, 0, 0, 2, 16, 0, 0, 0, 255, 255, 3, 0,
+            32, 0, 0, 0, 255, 255, 3, 0, 2, 1, 3, 2, 1, 0, 4, 1, 1, 2, 5, 6, 7, 8,
+        ];
+        assert_eq!(bytes, expected, "FORMAT must be increased");
+        let mut again = Saved::from_bytes(&bytes).unwrap();
+        assert_eq!((again.count(), again.held_at), (1, Duration::new(7, 8)));
+        assert_eq!(again.take("name").unwrap().device, Some(vec![5, 6]));
+        assert!(Saved::from_bytes(&bytes[1..]).is_err());
+    }
+}
