@@ -546,7 +546,7 @@ mod tests {
                 Err(error) => {
                     let ended = server.try_wait().unwrap();
                     assert!(ended.is_none(), "{ended:?}, {error}");
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
             }
         };
