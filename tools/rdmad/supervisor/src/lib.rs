@@ -175,7 +175,7 @@ pub fn supervise(
         // It is for this engine alone.
         state = None;
         let end = supervisor.await_end(engine_id)?;
-        if supervisor.upgrade.take().is_some() && !supervisor.is_ending {
+        if !supervisor.is_ending && supervisor.upgrade.take().is_some() {
             let left = &inherited::open_files()? - &of_supervisor;
             let checked = memory.check();
             let handed = &supervisor.supervision.state;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{getpid, kill_process, test_kill_process, Pid, Signal};
 use supervisor::{supervise, Start};
 use vm_memory::VolatileMemory;
@@ -33,14 +34,20 @@ const TESTS: &[(&str, fn())] = tests![
     a_signal_ends_the_engine,
     an_engine_is_killed_with_its_supervisor,
     a_signal_ends_the_pause_between_engines,
+    a_signal_ends_an_upgrade_to_which_the_engine_does_not_react,
 ];
 
 fn main() -> ExitCode {
+    // The program takes over from itself.
+    if env::args().any(|argument| argument == "--takes-over") {
+        return ExitCode::SUCCESS;
+    }
     match env::args().nth(1).as_deref() {
         Some("heirs") => run(heir),
         Some("failing") => run(|_| ExitCode::from(7)),
         Some("waiting") => run(waiting),
         Some("dying") => run(dying),
+        Some("deaf") => run(deaf),
         _ => {
             println!("\nrunning {} tests", TESTS.len());
             for (name, test) in TESTS {
@@ -111,6 +118,12 @@ fn waiting(start: Start) -> ExitCode {
     loop {
         sleep(PATIENCE);
     }
+}
+
+/// Is ready, and reacts to no signal.
+fn deaf(start: Start) -> ExitCode {
+    SigSet::all().thread_block().unwrap();
+    waiting(start)
 }
 
 /// Dies at once.
@@ -209,4 +222,15 @@ fn a_signal_ends_the_pause_between_engines() {
         (output.stdout.as_slice(), told.as_str()),
         (&b"dies\ndies\n"[..], "")
     );
+}
+
+fn a_signal_ends_an_upgrade_to_which_the_engine_does_not_react() {
+    let mut child = start("deaf");
+    let engine = engine_of(&mut child);
+    for signal in [Signal::USR2, Signal::TERM] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    let (output, told) = end(child);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(test_kill_process(engine).is_err(), "the engine still runs");
 }
