@@ -148,3 +148,11 @@ connect_iser() {
 	until_ok 20 disk
 	connected ib_iser
 }
+
+# Print the file or disk to which the connection leads: file_of_CLIENT
+file_of_nfs() {
+	: >/mnt/file
+	echo /mnt/file
+}
+file_of_nvme() { echo /dev/nvme0n1; }
+file_of_iser() { disk; }

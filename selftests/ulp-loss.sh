@@ -92,13 +92,6 @@ outlives_a_crash() {
 	stop_writer
 }
 
-file_of_nfs() {
-	: >/mnt/file
-	echo /mnt/file
-}
-file_of_nvme() { echo /dev/nvme0n1; }
-file_of_iser() { disk; }
-
 test_unbind_under_nfs() { loses unbind nfs; }
 test_fail_under_nfs() { loses fail_device nfs; }
 test_unbind_under_nvme() { loses unbind nvme; }

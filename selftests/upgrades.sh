@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon's program is replaced again and again while stock programs and the kernel's clients work,
-# which notice nothing.
+# The daemon's program is replaced again and again while stock programs and the kernel's clients
+# work, which notice nothing.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -13,7 +13,7 @@
 # Runs a command while the daemon is upgraded eight times. Then the programs can end: their Ethernet
 # connection, over which they meet, comes back a while after the last upgrade.
 under_upgrades() {
-	local program status=0
+	local program word status=0
 	runs() { rdma res show qp | grep -q 'type RC state RTS'; }
 	mark_log
 	"$@" &
@@ -27,9 +27,11 @@ under_upgrades() {
 	touch "$work/stop"
 	wait "$program" || status=$?
 	((status == 0)) || fail "it has ended with status $status"
-	if dmesg | sed "1,/$mark\$/d" | grep -E 'virtio_rdma|nvme|iser|iscsi|rpcrdma|nfs'; then
-		fail "the kernel has noticed something"
-	fi
+	for word in virtio_rdma nvme iser iscsi rpcrdma nfs; do
+		if log_since "$word"; then
+			fail "the kernel has noticed something"
+		fi
+	done
 }
 
 # Writes random data to the file or disk, reads it back and compares, until it is told to stop.
@@ -43,23 +45,16 @@ compare() {
 	done 2>"$work/compare"
 }
 
-test_nfs() {
-	connect_nfs
-	under_upgrades compare /mnt/file
+# Compares data of a client of the kernel.
+compare_over() {
+	"connect_$1"
+	under_upgrades compare "$("file_of_$1")"
 	cleanup
 }
 
-test_nvme() {
-	connect_nvme
-	under_upgrades compare /dev/nvme0n1
-	cleanup
-}
-
-test_iser() {
-	connect_iser
-	under_upgrades compare "$(disk)"
-	cleanup
-}
+test_nfs() { compare_over nfs; }
+test_nvme() { compare_over nvme; }
+test_iser() { compare_over iser; }
 
 test_rc_pingpong() { under_upgrades pair -g ibv_rc_pingpong -n 60000 -c; }
 test_rc_pingpong_events() { under_upgrades pair -g ibv_rc_pingpong -n 30000 -c -e; }
