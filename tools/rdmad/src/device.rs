@@ -129,8 +129,7 @@ impl VirtioDevice for RdmaDevice {
         // Each activation passes the same queues.
         self.queues.all.get_or_init(|| queues.to_vec());
         let features = Features(features);
-        let own_rings = features.has(Feature::RingAddr);
-        self.queues.carry_events.store(own_rings, Ordering::Release);
+        self.queues.set_features(features);
         self.hca.set_features(features);
     }
 
@@ -157,8 +156,7 @@ impl VirtioDevice for RdmaDevice {
             self.hca.reset();
             return Err("the saved device has other features than its function".to_owned());
         }
-        let own_rings = features.has(Feature::RingAddr);
-        self.queues.carry_events.store(own_rings, Ordering::Release);
+        self.queues.set_features(features);
         Ok(())
     }
 
@@ -214,6 +212,11 @@ struct DeviceQueues {
 }
 
 impl DeviceQueues {
+    fn set_features(&self, features: Features) {
+        let own_rings = features.has(Feature::RingAddr);
+        self.carry_events.store(own_rings, Ordering::Release);
+    }
+
     fn get(&self, number: u16) -> Option<&Arc<Virtqueue>> {
         self.all.get()?.get(usize::from(number))
     }

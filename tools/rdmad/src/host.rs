@@ -184,6 +184,14 @@ impl Host {
         served
     }
 
+    /// Lets all threads go on that are held.
+    pub fn release(&self) {
+        self.switch.release();
+        self.runtime.release();
+        self.pool.services.open();
+        self.pool.sockets.open();
+    }
+
     /// Captures the frames of a port to the file whose descriptor is in `fds`.
     pub fn capture(&self, port: &ServedPort, fds: Vec<OwnedFd>) -> Result<()> {
         let [file] = <[OwnedFd; 1]>::try_from(fds)

@@ -13,7 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use nix::time::ClockId;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -359,10 +358,9 @@ impl Ports {
             thread::sleep(Duration::from_millis(1));
         }
         // A VM that goes on could take an address before its owner has it back.
-        self.host.runtime.release();
-        self.host.pool.services.open();
+        self.host.release();
         if let Some(held_at) = former.records.held_at() {
-            let pause = monotonic().saturating_sub(held_at);
+            let pause = self.host.runtime.since_boot().saturating_sub(held_at);
             tracing::info!("took over from the last engine, whose VMs waited for {pause:.1?}");
         }
     }
@@ -384,16 +382,7 @@ impl Ports {
             // Changes that wait for them would begin.
             mem::forget((changes, list));
         } else {
-            let Host {
-                pool,
-                runtime,
-                switch,
-                ..
-            } = &self.host;
-            switch.release();
-            runtime.release();
-            pool.services.open();
-            pool.sockets.open();
+            self.host.release();
         }
         handed_over
     }
@@ -406,7 +395,7 @@ impl Ports {
             ..
         } = &self.host;
         ensure!(list.leaving.is_empty(), "a port is being removed");
-        let mut saved = Saved::new(monotonic());
+        let mut saved = Saved::new(runtime.since_boot());
         for (gate, threads) in [
             (&pool.sockets, "sockets of VMs"),
             (&pool.services, "commands of VMs"),
@@ -431,12 +420,6 @@ impl Ports {
     pub fn clear(&self) {
         self.list.lock().ports.clear();
     }
-}
-
-/// Time of the host's monotonic clock, which is the same in all its processes.
-fn monotonic() -> Duration {
-    let now = nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map(Duration::from).unwrap_or_default()
 }
 
 fn no_port(name: &str) -> String {

@@ -62,9 +62,9 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// Reads and keeps the names that backtraces show. Must be called before the first thread is
-/// confined, since the sandbox denies the files. It takes some tens of milliseconds, and longer if
-/// debug information of libraries is installed.
+/// Reads and keeps the names that backtraces show, for all threads. Must be called by a thread that
+/// is not confined, since the sandbox denies the files. It takes some tens of milliseconds, and
+/// longer if debug information of libraries is installed.
 pub fn read_symbols() {
     // The first backtrace reads the program's file and keeps what it has read.
     drop(Backtrace::force_capture().to_string());

@@ -115,6 +115,8 @@ mod tests {
     fn threads_stand_still_until_the_gate_opens() {
         let gate = Arc::new(Gate::default());
         let (rounds, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
+        // Checked at the end: the threads would not end after a panic.
+        let (mut holds_all, mut stand_still) = (true, true);
         thread::scope(|scope| {
             for _ in 0..3 {
                 let passer = gate.enter();
@@ -128,10 +130,10 @@ mod tests {
             }
             for _ in 0..100 {
                 gate.close();
-                assert!(gate.holds_all(soon()));
+                holds_all &= gate.holds_all(soon());
                 let before = rounds.load(Ordering::SeqCst);
                 thread::yield_now();
-                assert_eq!(rounds.load(Ordering::SeqCst), before);
+                stand_still &= rounds.load(Ordering::SeqCst) == before;
                 gate.open();
                 while rounds.load(Ordering::SeqCst) == before {
                     thread::yield_now();
@@ -139,6 +141,7 @@ mod tests {
             }
             ends.store(true, Ordering::SeqCst);
         });
+        assert!(holds_all && stand_still);
         gate.close();
         assert!(
             gate.holds_all(soon()),

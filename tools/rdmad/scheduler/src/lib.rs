@@ -214,20 +214,16 @@ impl Scheduler {
         self.sleep.wake_all();
     }
 
-    /// Lets no worker begin a round.
-    pub fn close_gate(&self) {
+    /// Lets no worker begin a round, and waits until none is within one. Returns false if one still
+    /// is at `deadline`. Turns of other threads are the caller's business.
+    pub fn hold(&self, deadline: Instant) -> bool {
         self.gate.close();
         self.sleep.wake_all();
-    }
-
-    /// Waits until no worker is within a round, after the gate was closed. Returns false if one
-    /// still is at `deadline`.
-    pub fn holds_all(&self, deadline: Instant) -> bool {
         self.gate.holds_all(deadline)
     }
 
-    /// Lets the workers go on.
-    pub fn open_gate(&self) {
+    /// Lets the workers go on after [`hold`](Self::hold).
+    pub fn release(&self) {
         self.gate.open();
     }
 

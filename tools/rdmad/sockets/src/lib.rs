@@ -47,9 +47,9 @@ pub use self::remote::RemoteSocket;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.
 const MAX_PATH: usize = 107;
-/// Pauses in ms between attempts to connect to a socket that is in use: a daemon that was killed
-/// may still be ending.
-const DYING: [u64; 4] = [10, 50, 200, 700];
+/// Pauses in ms before the attempts to connect to a socket: a daemon that was killed may still be
+/// ending.
+const ATTEMPTS: [u64; 5] = [0, 10, 50, 200, 700];
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// User ID of root, who may replace any file.
@@ -261,15 +261,12 @@ fn prepare(
             return Err(Error::NotASocket(path.to_owned()));
         }
         Ok(_) => {
-            let is_refused = || {
+            let is_refused_after = |pause| {
+                thread::sleep(Duration::from_millis(pause));
                 let refused = io::ErrorKind::ConnectionRefused;
                 connect().is_err_and(|error| error.kind() == refused)
             };
-            let is_refused_after = |pause| {
-                thread::sleep(Duration::from_millis(pause));
-                is_refused()
-            };
-            if !is_refused() && !DYING.into_iter().any(is_refused_after) {
+            if !ATTEMPTS.into_iter().any(is_refused_after) {
                 return Err(Error::InUse(path.to_owned()));
             }
             fs::remove_file(path).map_err(|error| failure(path, error))?;

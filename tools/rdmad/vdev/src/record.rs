@@ -105,8 +105,7 @@ pub struct Records {
     memory: Arc<MmapRegion>,
     states: Mutex<Vec<State>>,
     /// The functions that the last engine has handed over.
-    saved: Mutex<Saved>,
-    held_at: Mutex<Option<Duration>>,
+    saved: Mutex<Option<Saved>>,
     /// Shared by all clients whose functions are yet to be restored.
     restoring: Arc<()>,
 }
@@ -155,20 +154,18 @@ impl Records {
             memory,
             states,
             saved: Mutex::default(),
-            held_at: Mutex::default(),
             restoring: Arc::default(),
         }
     }
 
     /// Adds the state of the functions that the last engine has handed over.
     pub fn hand_over(&self, saved: Saved) {
-        *self.held_at.lock() = (saved.count() > 0).then_some(saved.held_at);
-        *self.saved.lock() = saved;
+        *self.saved.lock() = Some(saved).filter(|saved| !saved.is_empty());
     }
 
     /// When the last engine has held its threads to hand functions over; `None` if there are none.
     pub fn held_at(&self) -> Option<Duration> {
-        *self.held_at.lock()
+        self.saved.lock().as_ref().map(|saved| saved.held_at)
     }
 
     /// Whether all functions that were [opened](Self::open) are restored.
@@ -221,7 +218,8 @@ impl Records {
         let former = match replace(&mut states[index], State::Taken) {
             // The record stays as it is, since this engine may die before it serves the client.
             State::Former(mut former) => {
-                former.function.saved = self.saved.lock().take(full);
+                let mut saved = self.saved.lock();
+                former.function.saved = saved.as_mut().and_then(|saved| saved.take(full));
                 former.restoring = self.restoring.clone();
                 Some(*former)
             }

@@ -46,6 +46,20 @@ struct Holder {
     until: Option<Instant>,
 }
 
+impl Leases {
+    /// Whether the configuration assigns `gid` to `port`. Refuses an address of another port, and
+    /// one that a `restricted` port was not given.
+    fn is_given(&self, port: PortId, gid: Gid, restricted: bool) -> Result<bool> {
+        let reason = match self.given.get(&gid) {
+            Some(&owner) if owner == port => return Ok(true),
+            Some(_) => Reason::OtherPort,
+            None if restricted => Reason::NotPermitted,
+            None => return Ok(false),
+        };
+        Err(Refusal::gid(reason, What::Gid, gid))
+    }
+}
+
 impl AddressLeases {
     /// Assigns `addresses` and the link-local addresses of `macs` to a new port.
     pub(crate) fn give(
@@ -80,14 +94,11 @@ impl AddressLeases {
         restricted: bool,
         now: Instant,
     ) -> Result<()> {
-        let refuse = |reason| Err(Refusal::gid(reason, What::Gid, address.gid));
-        let Leases { given, held } = &mut *self.0.lock();
-        match given.get(&address.gid) {
-            Some(&owner) if owner == port => return Ok(()),
-            Some(_) => return refuse(Reason::OtherPort),
-            None if restricted => return refuse(Reason::NotPermitted),
-            None => {}
+        let leases = &mut *self.0.lock();
+        if leases.is_given(port, address.gid, restricted)? {
+            return Ok(());
         }
+        let held = &mut leases.held;
         let unused = Holder {
             port,
             entries: 0,
@@ -98,7 +109,7 @@ impl AddressLeases {
             holder.port = port;
         }
         if holder.port != port {
-            return refuse(Reason::OtherPort);
+            return Err(Refusal::gid(Reason::OtherPort, What::Gid, address.gid));
         }
         holder.entries += 1;
         holder.until = None;
@@ -108,13 +119,7 @@ impl AddressLeases {
     /// Refuses a source address that the configuration assigns to another port, or one that a
     /// `restricted` port was not given.
     pub(crate) fn permits(&self, port: PortId, gid: Gid, restricted: bool) -> Result<()> {
-        let reason = match self.0.lock().given.get(&gid) {
-            Some(&owner) if owner == port => return Ok(()),
-            Some(_) => Reason::OtherPort,
-            None if restricted => Reason::NotPermitted,
-            None => return Ok(()),
-        };
-        Err(Refusal::gid(reason, What::Gid, gid))
+        self.0.lock().is_given(port, gid, restricted).map(drop)
     }
 
     /// Records that an entry with `address` was cleared in the GID table of `port`. With the last

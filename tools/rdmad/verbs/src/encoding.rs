@@ -28,6 +28,25 @@ pub(crate) mod wire {
     }
 }
 
+/// Serialization of numbers of objects, for `serde(with)`.
+pub(crate) mod number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use virtio_rdma_abi::number::Number;
+
+    pub(crate) fn serialize<N: Number, S: Serializer>(
+        number: &N,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        number.get().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, N: Number, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<N, D::Error> {
+        u32::deserialize(deserializer).map(N::new)
+    }
+}
+
 /// Serialization of an array of bytes without the zeros at its end, for `serde(with)`. People see
 /// hexadecimal digits.
 pub(crate) mod bytes {

@@ -9,25 +9,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use scheduler::shared::Mutex;
+use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
 pub(crate) use self::saved::EventState;
+use crate::encoding::number;
 use crate::turn::{done, TurnBudget};
 use crate::virtqueues::Virtqueues;
 
 /// The object to which an event belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum EventSource {
     /// Completion events of a CQ.
-    Completions(Cqn),
+    Completions(#[serde(with = "number")] Cqn),
     /// Asynchronous events of a CQ.
-    Cq(Cqn),
+    Cq(#[serde(with = "number")] Cqn),
     /// Asynchronous events of a QP.
-    Qp(Qpn),
+    Qp(#[serde(with = "number")] Qpn),
     /// Asynchronous events of an SRQ.
-    Srq(Srqn),
+    Srq(#[serde(with = "number")] Srqn),
     /// Asynchronous events of the port.
     Port,
 }

@@ -4,7 +4,6 @@
 
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::event::Event;
-use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 
 use super::{EventQueues, EventSource};
 use crate::encoding::wire;
@@ -14,43 +13,9 @@ use crate::error::{refusal, Reason, Result, What};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EventState {
     queue: u16,
-    source: SourceState,
+    source: EventSource,
     #[serde(with = "wire")]
     event: Event,
-}
-
-/// The object to which an event belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum SourceState {
-    Completions(u32),
-    Cq(u32),
-    Qp(u32),
-    Srq(u32),
-    Port,
-}
-
-impl From<EventSource> for SourceState {
-    fn from(source: EventSource) -> Self {
-        match source {
-            EventSource::Completions(cqn) => Self::Completions(cqn.get()),
-            EventSource::Cq(cqn) => Self::Cq(cqn.get()),
-            EventSource::Qp(qpn) => Self::Qp(qpn.get()),
-            EventSource::Srq(srqn) => Self::Srq(srqn.get()),
-            EventSource::Port => Self::Port,
-        }
-    }
-}
-
-impl From<SourceState> for EventSource {
-    fn from(source: SourceState) -> Self {
-        match source {
-            SourceState::Completions(cqn) => Self::Completions(Cqn::new(cqn)),
-            SourceState::Cq(cqn) => Self::Cq(Cqn::new(cqn)),
-            SourceState::Qp(qpn) => Self::Qp(Qpn::new(qpn)),
-            SourceState::Srq(srqn) => Self::Srq(Srqn::new(srqn)),
-            SourceState::Port => Self::Port,
-        }
-    }
 }
 
 impl EventQueues {
@@ -63,7 +28,7 @@ impl EventQueues {
                 let cookie = backlog.waiting.get(source).map(|waiting| waiting.cookie);
                 events.push(EventState {
                     queue,
-                    source: (*source).into(),
+                    source: *source,
                     event: Event::new(*kind, cookie.unwrap_or_default()),
                 });
             }
@@ -87,7 +52,7 @@ impl EventQueues {
             let undefined = || refusal(Reason::Undefined, What::EventQueue, *queue);
             let backlog = self.backlog(*queue).ok_or_else(undefined)?;
             let kind = event.kind().map_err(|_| undefined())?;
-            backlog.lock().add((*source).into(), kind, event.cookie);
+            backlog.lock().add(*source, kind, event.cookie);
         }
         Ok(())
     }

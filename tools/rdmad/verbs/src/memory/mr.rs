@@ -431,9 +431,9 @@ impl MrTable {
         self.table.release(number);
     }
 
-    /// MR `number`, if there is one.
-    pub(super) fn get(&self, number: MrNumber) -> Option<Arc<Mr>> {
-        self.table.get(number)
+    /// MR `number`.
+    pub(super) fn find(&self, number: MrNumber) -> Result<Arc<Mr>> {
+        self.table.find(What::Mrn, number)
     }
 
     /// Number of MRs.

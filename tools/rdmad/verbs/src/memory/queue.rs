@@ -26,11 +26,10 @@ impl QueueMem {
         match self {
             Self::Own(ring) => Ok(Some(ring.save())),
             Self::Absent => Ok(None),
-            Self::Virtqueue(queue) => Err(refusal(
-                Reason::NotSupported,
-                What::Virtqueue,
-                queue.number(),
-            )),
+            Self::Virtqueue(queue) => {
+                let number = queue.number();
+                Err(refusal(Reason::NotSupported, What::Virtqueue, number))
+            }
         }
     }
 

@@ -221,7 +221,7 @@ impl AddressVector {
 }
 
 /// A MAC address as a number, for a refusal.
-fn number(mac: [u8; 6]) -> u64 {
+pub(super) fn number(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

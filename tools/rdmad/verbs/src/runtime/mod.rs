@@ -192,16 +192,20 @@ impl Runtime {
         self.crew.sleeps_on() && (shared.scheduler.is_busy() || shared.scheduler.is_due())
     }
 
-    /// Lets no worker begin a round, and waits until none is within one. Returns false if one still
-    /// is at `deadline`. Turns of other threads are the caller's business.
+    /// Holds the workers between two rounds, see [`Scheduler::hold`].
     pub fn hold(&self, deadline: Instant) -> bool {
-        self.shared.scheduler.close_gate();
-        self.shared.scheduler.holds_all(deadline)
+        self.shared.scheduler.hold(deadline)
     }
 
     /// Lets the workers go on after [`hold`](Self::hold).
     pub fn release(&self) {
-        self.shared.scheduler.open_gate();
+        self.shared.scheduler.release();
+    }
+
+    /// The present time, as all processes of the host count it: since the host's start.
+    pub fn since_boot(&self) -> Duration {
+        let now = self.shared.scheduler.clock.now();
+        Duration::from_nanos(self.shared.epoch.nanos(Some(now)))
     }
 
     /// The status of the workers.

@@ -9,7 +9,7 @@ use std::panic;
 use rand::{Rng, SeedableRng};
 use rand_xorshift::XorShiftRng;
 use testkit::engine::*;
-use verbs::{Clock, Hca, Limits, PathPolicy, RestoreError, RuntimeConfig};
+use verbs::{Hca, Limits, PathPolicy, RestoreError};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{MwType, QpType, WcStatus, WrOpcode};
@@ -34,12 +34,7 @@ fn world() -> World {
         max_pd: 4,
         ..Limits::default()
     };
-    let config = RuntimeConfig {
-        secret: Some(7),
-        clock: Clock::manual(),
-        ..stepped::config(1)
-    };
-    let world = World::with_config(2, config, limits);
+    let world = World::with_config(2, stepped::config(1), limits);
     world.negotiate(&[
         Feature::MemWindows,
         Feature::RegPages,
@@ -111,16 +106,6 @@ fn with_device(look: impl FnOnce(&Vm, &World)) {
     look(vm, &world);
 }
 
-/// Lets the workers do all that they have to do.
-fn work(world: &World) {
-    for _ in 0..100_000 {
-        if !world.runtime.step(0) {
-            return;
-        }
-    }
-    panic!("the worker never sleeps");
-}
-
 fn restore(hca: &Hca, state: &[u8]) -> Result<(), RestoreError> {
     hca.reset();
     hca.restore(state)
@@ -167,7 +152,7 @@ fn a_wqe_that_changes_meanwhile_fails() {
             sq.write(sq.layout.slot(0), &write(8).bytes());
             restore(&pair.a.hca, &state).unwrap();
             pair.a.hca.resume();
-            work(&world);
+            world.rest(&[0]);
             assert_eq!(pair.a.hca.failure(), None, "{path:?}, {qp_type:?}");
             pair.cq_a.expect(1, WcStatus::LocQpOpErr);
         }
@@ -194,7 +179,7 @@ fn a_false_state_is_refused() {
             match restore(&vm.hca, &false_state) {
                 Ok(()) => {
                     vm.hca.resume();
-                    work(world);
+                    world.rest(&[0]);
                 }
                 Err(_) => refused += 1,
             }

@@ -6,7 +6,7 @@ use budget::{ChargedList, MemoryBudget};
 use serde::{Deserialize, Serialize};
 
 use super::{Extent, PageMap};
-use crate::error::{end, require, Reason, Result, What};
+use crate::error::{at_least, at_most, end, require, Reason, Result, What};
 
 /// A page map as another process finds it. Page lists are not read again: the driver may have
 /// freed them.
@@ -47,18 +47,8 @@ impl PageMap {
             last = Some((start, iova));
             extents.push(Extent { start, iova })?;
         }
-        require(
-            extents.len() >= 2,
-            Reason::Undefined,
-            What::Npages,
-            extents.len() as u64,
-        )?;
-        require(
-            u32::from(state.page_shift) < u64::BITS,
-            Reason::Undefined,
-            What::PageShift,
-            state.page_shift,
-        )?;
+        at_least(What::Npages, extents.len() as u64, 2u8)?;
+        at_most(What::PageShift, state.page_shift, u64::BITS - 1)?;
         Ok(Self {
             extents,
             page_shift: state.page_shift,

@@ -42,11 +42,8 @@ impl PartState {
     /// The part is not inside the pages; undefined access flags.
     pub(crate) fn of(&self, pages: &Arc<PageMap>) -> Result<Region> {
         bits(What::AccessFlags, self.access, AccessFlags::ALL.0)?;
-        at_most(
-            What::Length,
-            end(What::Address, self.start, self.len)?,
-            pages.len(),
-        )?;
+        let end_of_part = end(What::Address, self.start, self.len)?;
+        at_most(What::Length, end_of_part, pages.len())?;
         // The last byte may be that of the address space.
         end(What::Address, self.base, self.len.saturating_sub(1))?;
         Ok(Region {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn, Qpn};
 
 use super::{Bound, Inner, Window, WindowTable, WindowUse};
-use crate::error::{defined, exactly, no_such, refusal, Reason, Result, What};
+use crate::error::{defined, exactly, refusal, Reason, Result, What};
 use crate::memory::mr::{number_of, VariantsState};
 use crate::memory::region::PartState;
 use crate::memory::MrTable;
@@ -65,8 +65,7 @@ impl WindowTable {
             Some(bound) => {
                 let named = number_of::<MwNumber>(bound.part.key());
                 exactly(What::Mwn, named.get(), state.number)?;
-                let mrn = MrNumber::new(bound.mr);
-                let mr = mrs.get(mrn).ok_or(no_such(What::Mrn, mrn))?;
+                let mr = mrs.find(MrNumber::new(bound.mr))?;
                 let unsuitable = refusal(Reason::Unsuitable, What::Mrn, bound.mr);
                 let pages = mr.fixed().ok_or(unsuitable)?.shared_pages();
                 Some(Bound {

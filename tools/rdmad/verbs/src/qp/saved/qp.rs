@@ -15,10 +15,10 @@ use virtio_rdma_abi::ring::RingKind;
 
 use super::{RequesterState, ResponderState};
 use crate::encoding::wire;
-use crate::error::{defined, no_such, require, Reason, Result, What};
+use crate::error::{defined, exactly, no_such, Result, What};
 use crate::memory::{QueueMem, RingMem, RingState};
 use crate::qp::requester::{Pacer, RateLimitAttr};
-use crate::qp::{Qp, QpInit};
+use crate::qp::{attr, Qp, QpInit};
 use crate::Hca;
 
 /// A QP whose queues are own rings.
@@ -89,13 +89,8 @@ impl ConnectedState {
         };
         let mtu: Mtu = defined(What::PathMtu, state.mtu)?;
         let path = &state.path;
-        let is_own = path.src_mac == hca.mac();
-        require(
-            is_own,
-            Reason::Differs,
-            What::Dmac,
-            u64::from(path.src_mac[5]),
-        )?;
+        let [mac, own] = [path.src_mac, hca.mac()].map(attr::number);
+        exactly(What::Dmac, mac, own)?;
         hca.may_send_from(path.addresses.src())?;
         let connection = Connection {
             path: state.path,
