@@ -7,9 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-
-use rustix::io::{fcntl_setfd, FdFlags};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The descriptors that the last engine has left open. Dropping this value closes those that were
 /// not taken.
@@ -23,14 +21,10 @@ pub struct Inherited(BTreeSet<RawFd>);
 impl Inherited {
     /// The descriptors that the last engine has left. To be called before the process opens others.
     pub(crate) fn of(left: BTreeSet<RawFd>) -> Self {
-        // The invariant holds: the last engine has opened these descriptors. It was dead before the
-        // supervisor listed them, and this process is a copy of the supervisor, which owns others.
+        // The invariant holds: the last engine has opened these descriptors, and was dead or shared
+        // them no longer when the supervisor listed them. This process is a copy of the supervisor,
+        // which owns others.
         Self(left)
-    }
-
-    /// Whether there are no descriptors.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// The descriptor with this number, if it is one of these and was not taken yet.
@@ -73,17 +67,18 @@ pub(crate) fn open_files() -> io::Result<BTreeSet<RawFd>> {
     Ok(numbers)
 }
 
-/// Keeps these descriptors open when the process executes another program, or closes them then.
+/// Keeps these descriptors open when the process executes another program, or closes them then. An
+/// engine that ends may close some of them meanwhile.
 pub(crate) fn set_kept_over_exec(numbers: &BTreeSet<RawFd>, kept: bool) -> io::Result<()> {
-    let flags = match kept {
-        true => FdFlags::empty(),
-        false => FdFlags::CLOEXEC,
-    };
-    for number in numbers.intersection(&open_files()?) {
-        // SAFETY: The descriptor is open: no engine runs, and this process has one thread, which
-        // closes none here.
-        let file = unsafe { BorrowedFd::borrow_raw(*number) };
-        fcntl_setfd(file, flags)?;
+    let flags = if kept { 0 } else { libc::FD_CLOEXEC };
+    for number in numbers {
+        // SAFETY: This command accesses no memory, and refuses a number that is not open.
+        if unsafe { libc::fcntl(*number, libc::F_SETFD, flags) } < 0 {
+            match io::Error::last_os_error() {
+                closed if closed.raw_os_error() == Some(libc::EBADF) => {}
+                error => return Err(error),
+            }
+        }
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ fn heir(mut start: Start) -> ExitCode {
     let number = word(&start, 0).fetch_add(1, Ordering::Relaxed);
     match number {
         0 => {
-            assert!(start.deaths.last.is_none() && start.inherited.is_empty());
+            assert!(start.deaths.last.is_none() && start.inherited.take_all().is_empty());
             let (ours, theirs) = UnixStream::pair().unwrap();
             (&theirs).write_all(b"left behind").unwrap();
             word(&start, 1).store(ours.into_raw_fd() as u64, Ordering::Relaxed);

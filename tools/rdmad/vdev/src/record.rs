@@ -37,6 +37,10 @@ use crate::saved::{FunctionSaved, Saved};
 pub const MAX_NAME: usize = 64;
 const WORD: usize = size_of::<u64>();
 
+// Words of the memory: how many records were ever used at most, and the records.
+const USED: usize = 0;
+const RECORDS: usize = 1;
+
 // Words of a record. A descriptor is stored as its number plus 1, and 0 is none.
 const NAME: usize = 0;
 const CONNECTION: usize = NAME + MAX_NAME / WORD;
@@ -123,19 +127,20 @@ enum State {
 impl Records {
     /// Version of what a record contains, and of the number of records. To be increased with each
     /// change: a program does not take over from one with another format.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
 
     /// Number of bytes of memory for `count` records.
     pub const fn len(count: usize) -> usize {
-        count * WORDS * WORD
+        (RECORDS + count * WORDS) * WORD
     }
 
     /// `count` records at the beginning of `memory`, which is zero in the first engine. Takes the
     /// descriptors that they name.
     pub fn new(memory: Arc<MmapRegion>, count: usize, inherited: &mut Inherited) -> Self {
+        let used = word(&memory, USED).load(Ordering::Acquire);
         let state = |index| {
-            // The records of a first engine stay untouched, so that they take no memory.
-            if inherited.is_empty() {
+            // Most records stay untouched, so that they take neither memory nor time.
+            if index as u64 >= used {
                 return State::Free;
             }
             let memory = &*memory;
@@ -224,6 +229,7 @@ impl Records {
                 Some(*former)
             }
             State::Free | State::Taken => {
+                word(&self.memory, USED).fetch_max(index as u64 + 1, Ordering::AcqRel);
                 self.at(index).erase();
                 self.at(index).set_name(name);
                 None
@@ -257,10 +263,7 @@ struct Words<'a> {
 
 impl Words<'_> {
     fn word(&self, index: usize) -> &AtomicU64 {
-        let word = self
-            .memory
-            .get_atomic_ref((self.index * WORDS + index) * WORD);
-        word.expect("`Records::new` counts the records that fit")
+        word(self.memory, RECORDS + self.index * WORDS + index)
     }
 
     fn get(&self, index: usize) -> u64 {
@@ -477,6 +480,12 @@ impl Drop for Record {
     }
 }
 
+/// A word of the memory.
+fn word(memory: &MmapRegion, index: usize) -> &AtomicU64 {
+    let word = memory.get_atomic_ref(index * WORD);
+    word.expect("`Records::new` counts the records that fit")
+}
+
 /// A message as a word.
 fn message(header: &Header) -> u64 {
     let command = u64::from(header.command) << 16;
@@ -503,6 +512,7 @@ fn padded(name: &str) -> [u64; MAX_NAME / WORD] {
 #[cfg(test)]
 mod tests {
     use std::mem::forget;
+    use std::os::unix::fs::MetadataExt;
 
     use rustix::event::{eventfd, EventfdFlags};
 
@@ -595,6 +605,22 @@ mod tests {
         assert!(again.open("a").unwrap().1.is_none());
     }
 
+    /// A first engine touches one page of the memory, and the next one the records that were used.
+    #[test]
+    fn unused_records_take_no_memory() {
+        let memory = Start::alone(Records::len(100)).unwrap().memory;
+        let pages = || {
+            let file = memory.file_offset().unwrap().file();
+            file.metadata().unwrap().blocks() / 8
+        };
+        let of_first = Arc::new(Records::new(memory.clone(), 100, &mut Inherited::default()));
+        assert_eq!(pages(), 1);
+        forget(of_first.open("a").unwrap());
+        let of_one = pages();
+        Records::new(memory.clone(), 100, &mut [file()].into_iter().collect());
+        assert_eq!(pages(), of_one);
+    }
+
     /// The last engine may have written anything: descriptors that it did not leave, or one for two
     /// purposes.
     #[test]
@@ -603,14 +629,14 @@ mod tests {
             for number in [1, 0, u64::MAX, u64::from(u32::MAX)] {
                 let memory = memory();
                 let files = engine_that_dies(&memory, "a");
-                let first = records(&memory, Inherited::default());
                 // Standard input, none, and numbers that do not fit; or that of a vector.
                 let number = match number {
                     0 => files[5].as_raw_fd() as u64 + 1,
                     _ => number,
                 };
-                first.at(0).set(false_word, number);
-                let next = records(&memory, files.into_iter().collect());
+                let (memory, index) = (&memory, 0);
+                Words { memory, index }.set(false_word, number);
+                let next = records(memory, files.into_iter().collect());
                 assert!(
                     next.open("a").unwrap().1.is_none(),
                     "{false_word}, {number}"
