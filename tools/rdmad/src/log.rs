@@ -20,8 +20,9 @@ use tracing_subscriber::reload;
 
 /// Maximum number of bytes in the queue.
 const CAPACITY: usize = 1 << 20;
-/// How long `flush` waits until all lines are written, at the end of the process.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait until all lines are written, at the end of the process: no process may read
+/// standard error.
+pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Changes the level of the log.
 pub struct Level(Box<dyn Fn(LevelFilter) -> Result<(), reload::Error> + Send>);
@@ -80,6 +81,14 @@ impl Log {
         sandbox::spawn(Kind::Log, "log", move || of_thread.write_to(out))?;
         Ok(Self(channel))
     }
+
+    /// Waits until all lines are written, for at most `patience`. Returns whether they are.
+    pub fn flush_within(&self, patience: Duration) -> bool {
+        let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
+        let mut queue = self.0.queue.lock();
+        self.0.changed.wait_while_for(&mut queue, is_busy, patience);
+        !is_busy(&mut queue)
+    }
 }
 
 impl Write for Log {
@@ -99,13 +108,10 @@ impl Write for Log {
 
     /// Waits until all lines are written, for at most [`PATIENCE`].
     fn flush(&mut self) -> io::Result<()> {
-        let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
-        let mut queue = self.0.queue.lock();
-        self.0.changed.wait_while_for(&mut queue, is_busy, PATIENCE);
-        if is_busy(&mut queue) {
-            return Err(io::ErrorKind::TimedOut.into());
+        match self.flush_within(PATIENCE) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
         }
-        Ok(())
     }
 }
 
@@ -184,7 +190,8 @@ mod tests {
             log.write_all(format!("{number:99}\n").as_bytes()).unwrap();
         }
         assert!(log.0.queue.lock().bytes <= CAPACITY);
-        assert!(log.flush().is_err(), "nobody reads");
+        let at_once = Duration::from_millis(10);
+        assert!(!log.flush_within(at_once), "nobody reads");
         let reader = thread::spawn(|| {
             let mut lines = Vec::new();
             for line in io::BufRead::lines(io::BufReader::new(reader)) {
@@ -200,7 +207,7 @@ mod tests {
         read.wait();
         log.write_all(b"last\n").unwrap();
         let lines = reader.join().unwrap();
-        log.flush().unwrap();
+        assert!(log.flush_within(PATIENCE));
         let kept = CAPACITY / 100;
         let [first, told, rest @ .., _] = &lines[..] else {
             panic!("{lines:?}");

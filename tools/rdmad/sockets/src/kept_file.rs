@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::broker::{Broker, Errand};
 use crate::directory::{open_directory, Sticky};
-use crate::{is_trusted, OTHERS_WRITE, PRIVATE};
+use crate::{is_trusted, left, OTHERS_WRITE, PRIVATE};
 
 /// Maximum length of the content in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 20;
@@ -107,6 +107,8 @@ fn lock(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
             Path::new(&beside).display()
         )));
     }
+    // The lock of the last engine, which may not have ended yet.
+    let file = left::take_same(&file).unwrap_or(file);
     for _ in 0..ATTEMPTS {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => thread::sleep(PAUSE),

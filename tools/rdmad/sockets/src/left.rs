@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sockets that an engine which has died has left open at their paths. Clients can connect to them
-//! at any time, and the next engine goes on with them.
+//! Files that the last engine has left open: sockets at their paths, to which clients can connect
+//! at any time, and locked files.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use parking_lot::Mutex;
+use rustix::fs::{fstat, FileType};
 use rustix::net::{getsockname, sockopt, SocketAddrUnix, SocketType};
 
 static LEFT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Keeps those of `files` that are sockets at paths, until they are made again by
-/// [`listen`](crate::listen) or [`datagram`](crate::datagram), or [closed](close_left).
+/// Keeps those of `files` that are sockets at paths or regular files, until they are made again by
+/// [`listen`](crate::listen) or [`datagram`](crate::datagram), locked again, or
+/// [closed](close_left).
 pub fn inherit(files: impl IntoIterator<Item = OwnedFd>) {
-    let sockets = files.into_iter().filter(|file| bound(file).is_some());
-    LEFT.lock().extend(sockets);
+    let is_kept = |file: &OwnedFd| bound(file).is_some() || inode(file).is_some();
+    LEFT.lock().extend(files.into_iter().filter(is_kept));
 }
 
-/// Closes the sockets that were not made again.
+/// Closes the files that were not used again.
 pub fn close_left() {
     LEFT.lock().clear();
 }
@@ -36,6 +38,21 @@ pub(crate) fn take(path: &Path, socket_type: SocketType) -> Option<OwnedFd> {
     };
     let at = left.iter().position(is_it)?;
     Some(left.swap_remove(at))
+}
+
+/// The regular file that was left open and is the same as `file`. It may be locked.
+pub(crate) fn take_same(file: &OwnedFd) -> Option<OwnedFd> {
+    let mut left = LEFT.lock();
+    let wanted = inode(file)?;
+    let at = left.iter().position(|file| inode(file) == Some(wanted))?;
+    Some(left.swap_remove(at))
+}
+
+/// Device and number of a regular file.
+fn inode(file: &OwnedFd) -> Option<(u64, u64)> {
+    let stat = fstat(file).ok()?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_regular.then_some((stat.st_dev, stat.st_ino))
 }
 
 /// The address of a socket at a path.

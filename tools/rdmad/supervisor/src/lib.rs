@@ -16,8 +16,8 @@
 //!
 //! For an [upgrade](Supervision::upgrade) the engine is asked to [hand
 //! over](Supervision::hand_over) its state and to end. The supervisor then executes the
-//! [program](successor) that is at its path now, which starts the next engine with that state. An
-//! engine that does not end is killed.
+//! [program](successor) that is at its path now, which starts the next engine with that state. The
+//! last engine is killed then, and also if it does not answer.
 
 #![deny(unsafe_code)]
 
@@ -27,7 +27,6 @@ mod successor;
 mod supervision;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem::forget;
@@ -172,8 +171,6 @@ pub fn supervise(
                 supervision,
             }));
         };
-        // It is for this engine alone.
-        state = None;
         let end = supervisor.await_end(engine_id)?;
         if !supervisor.is_ending && supervisor.upgrade.take().is_some() {
             let left = &inherited::open_files()? - &of_supervisor;
@@ -183,18 +180,25 @@ pub fn supervise(
             let error = checked.map(|()| successor.take_over(&memory.file, handed, &own, &left));
             let error = error.unwrap_or_else(|error| error);
             tell(&format!("can't execute the new program: {error}"));
-            state = supervisor.state_from(&supervisor.supervision.state);
-        } else if !supervisor.is_ending && end.exit_status() == Some(HANDED_OVER.into()) {
-            // Somebody else has asked the engine for it.
-            state = supervisor.state_from(&supervisor.supervision.state);
-            continue;
-        } else if end.exit_status() == Some(0)
+            if let End::HandedOver = end {
+                // Engines of one program share descriptors, which the last one may still close.
+                waitpid(Some(engine_id), WaitOptions::empty())?;
+            }
+        }
+        // Of this engine, for the next one alone.
+        state = supervisor.state_from(&supervisor.supervision.state);
+        let end = match end {
+            End::Process(end) if supervisor.is_ending || !has_handed_over(end) => end,
+            // Somebody else has asked the engine for it, or the new program can't be executed.
+            _ => continue,
+        };
+        if end.exit_status() == Some(0)
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
         {
             return Ok(supervisor.status_of(end));
         }
-        let cause = End(end).to_string();
+        let cause = cause_of(end);
         let pause = supervisor.pause_after(began.elapsed());
         tell(&format!(
             "the engine, process {engine_id}, {cause}: another one starts in {pause:?}"
@@ -278,12 +282,21 @@ impl Supervisor {
     }
 
     /// Waits for the end of an engine, and passes signals on to it.
-    fn await_end(&mut self, engine: Pid) -> io::Result<WaitStatus> {
+    fn await_end(&mut self, engine: Pid) -> io::Result<End> {
         loop {
-            if let Some((_, end)) = waitpid(Some(engine), WaitOptions::NOHANG)? {
-                return Ok(end);
+            // An engine that the program before this one has killed may end only now.
+            while let Some((child, end)) = waitpid(None, WaitOptions::NOHANG)? {
+                if child == engine {
+                    return Ok(End::Process(end));
+                }
             }
-            if self.await_signal_or_request()? {
+            let is_requested = self.await_signal_or_request()?;
+            if self.upgrade.is_some() && !self.is_ending && self.supervision.has_handed_over() {
+                // Fails only if the engine has ended.
+                let _ = kill_process(engine, Signal::KILL);
+                return Ok(End::HandedOver);
+            }
+            if is_requested {
                 self.upgrade(engine);
             }
             self.look_after_upgrade(engine);
@@ -379,10 +392,9 @@ impl Supervisor {
     fn status_of(&self, end: WaitStatus) -> ExitCode {
         let ends = [signal::SIGTERM, signal::SIGINT].map(|signal| Some(signal as i32));
         // An engine that starts has not blocked the signals yet, or was killed for an upgrade.
-        let has_handed_over = end.exit_status() == Some(HANDED_OVER.into());
         if self.is_ending
             && (self.upgrade.is_some()
-                || has_handed_over
+                || has_handed_over(end)
                 || ends.contains(&end.terminating_signal()))
         {
             return ExitCode::SUCCESS;
@@ -448,19 +460,27 @@ fn pause(in_a_row: u32) -> Duration {
     }
 }
 
-/// How a process has ended.
-struct End(WaitStatus);
+/// The end of an engine.
+enum End {
+    Process(WaitStatus),
+    /// It has handed over for an upgrade and does nothing more. It is killed, but the kernel may
+    /// need longer to remove its memory than the next engine to start.
+    HandedOver,
+}
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.exit_status(), self.0.terminating_signal()) {
-            (Some(status), _) => write!(f, "has ended with status {status}"),
-            (_, Some(signal)) => match signal::Signal::try_from(signal) {
-                Ok(signal) => write!(f, "was ended by {signal}"),
-                Err(_) => write!(f, "was ended by signal {signal}"),
-            },
-            _ => f.write_str("has ended"),
-        }
+fn has_handed_over(end: WaitStatus) -> bool {
+    end.exit_status() == Some(HANDED_OVER.into())
+}
+
+/// How a process has ended, in words.
+fn cause_of(end: WaitStatus) -> String {
+    match (end.exit_status(), end.terminating_signal()) {
+        (Some(status), _) => format!("has ended with status {status}"),
+        (_, Some(signal)) => match signal::Signal::try_from(signal) {
+            Ok(signal) => format!("was ended by {signal}"),
+            Err(_) => format!("was ended by signal {signal}"),
+        },
+        _ => "has ended".to_owned(),
     }
 }
 

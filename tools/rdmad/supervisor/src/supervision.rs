@@ -88,7 +88,7 @@ impl Supervision {
     pub fn upgrade(&self) -> String {
         let before = self.refusals();
         let until = Instant::now() + PATIENCE;
-        if let Err(error) = rustix::io::write(&**self.request, &1u64.to_ne_bytes()) {
+        if let Err(error) = self.ask() {
             return format!("the supervisor can't be asked: {error}");
         }
         while self.refusals() == before {
@@ -101,7 +101,8 @@ impl Supervision {
     }
 
     /// Hands over `state` to the engine of the program that takes over. To be called by an engine
-    /// that was asked for it by [`HAND_OVER`](crate::HAND_OVER), before it ends.
+    /// that was asked for it by [`HAND_OVER`](crate::HAND_OVER) and is held: the other engine may
+    /// work before this one has ended.
     ///
     /// # Errors
     ///
@@ -113,7 +114,19 @@ impl Supervision {
         self.state.write_all_at(state, 0)?;
         self.word(STATE_LEN)
             .store(state.len() as u64, Ordering::Release);
+        // If this fails, the supervisor notices the end of the engine.
+        let _ = self.ask();
         Ok(())
+    }
+
+    /// Whether the present engine has handed over.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.word(STATE_LEN).load(Ordering::Acquire) != 0
+    }
+
+    /// Wakes the supervisor, for an upgrade.
+    fn ask(&self) -> rustix::io::Result<()> {
+        rustix::io::write(&**self.request, &1u64.to_ne_bytes()).map(drop)
     }
 
     /// The state that the last engine has handed over to this one, from `file`.
