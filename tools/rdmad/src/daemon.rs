@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use supervisor::{Deaths, Supervision};
 use vdev::{Records, Saved};
 
@@ -31,16 +31,15 @@ pub struct Former {
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
 /// and then the servers.
 pub struct Daemon {
-    /// The status server. It shares `ports`, like the control server.
-    _status: Option<LineServer>,
-    _control: Option<LineServer>,
+    /// The servers of the status and control sockets, which share `ports`.
+    _servers: [Option<LineServer>; 2],
     ports: Arc<Ports>,
 }
 
 impl Daemon {
-    /// Opens all sockets and starts all threads. The daemon serves the ports of `args` and the
-    /// ports `added`, which `state` contains. The workers run on the CPUs `dedicated`, if there are
-    /// any. `level` changes the level of the log.
+    /// Starts all threads, takes over devices from the last engine, and opens the sockets. The
+    /// daemon serves the ports of `args` and the ports `added`, which `state` contains. The workers
+    /// run on the CPUs `dedicated`, if there are any. `level` changes the level of the log.
     pub fn start(
         args: &Args,
         state: State,
@@ -51,44 +50,31 @@ impl Daemon {
         supervision: &Supervision,
     ) -> Result<Self> {
         let ports = Arc::new(Ports::start(args, state, added, dedicated, former)?);
-        let status = match &args.status {
-            Some(path) => {
-                let ports = ports.clone();
-                let engine = EngineReport::from(&former.deaths);
-                let look = move |has_qps| ports.report(engine.clone(), has_qps);
-                Some(LineServer::start(
-                    path,
-                    &args.status_access(),
-                    Status(look),
-                )?)
-            }
-            None => None,
-        };
-        let control = match &args.ctl {
-            Some(path) => {
-                let control = Control {
-                    ports: ports.clone(),
-                    supervision: supervision.clone(),
-                    long_commands: LongCommands::start()?,
-                    level,
-                    has_group: args.ctl_group.is_some(),
-                };
-                Some(LineServer::start(path, &args.ctl_access(), control)?)
-            }
-            None => None,
-        };
+        former.records.forget_others();
+        ports.begin(former);
+        // The VMs of the last engine have waited until here.
+        let long_commands = LongCommands::new();
+        sandbox::fill_reserves().context("can't start spare threads")?;
+        let status = args.status.as_ref().map(|path| {
+            let ports = ports.clone();
+            let engine = EngineReport::from(&former.deaths);
+            let look = move |has_qps| ports.report(engine.clone(), has_qps);
+            LineServer::start(path, &args.status_access(), Status(look))
+        });
+        let control = args.ctl.as_ref().map(|path| {
+            let control = Control {
+                ports: ports.clone(),
+                supervision: supervision.clone(),
+                long_commands,
+                level,
+                has_group: args.ctl_group.is_some(),
+            };
+            LineServer::start(path, &args.ctl_access(), control)
+        });
         Ok(Self {
-            _status: status,
-            _control: control,
+            _servers: [status.transpose()?, control.transpose()?],
             ports,
         })
-    }
-}
-
-impl Daemon {
-    /// Lets the ports take over devices from the last engine, and then begins all work.
-    pub fn begin(&self, former: &Former) {
-        self.ports.begin(former);
     }
 
     /// Stops all work and calls `write` with the state of all devices. See [`Ports::hand_over`].

@@ -40,11 +40,11 @@ pub mod testing;
 mod watchdog;
 mod workers;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::error::ErrorKind;
@@ -69,6 +69,9 @@ const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 /// Bytes of the records of ports, at the beginning of the memory of engines. The changes by `ctl`
 /// follow.
 const RECORDS: usize = Records::len(MAX_PORTS as usize);
+
+/// How long VMs wait at most for lines of the log that an engine has yet to write at its end.
+const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
@@ -123,7 +126,6 @@ fn takes_over(left: &str, len: usize) -> Result<()> {
 
 /// Runs the engine: all of the daemon but its supervisor.
 fn engine(mut args: Args, start: Start) -> ExitCode {
-    // Closes the other descriptors of the last engine first, which has held locks.
     let mut inherited = start.inherited;
     let changes = KeptText::new(start.memory.clone(), RECORDS);
     let records = Arc::new(Records::new(
@@ -158,7 +160,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return end(Err(error)),
     };
-    let mut log = match Log::start(io::stderr()) {
+    let log = match Log::start(io::stderr()) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("virtio-rdmad: can't start a thread for the log: {error}");
@@ -188,15 +190,14 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
         dedicated,
         counted,
     };
-    let status = match run(&args, prepared, &signals, level) {
+    let status = match run(&args, prepared, &signals, level, &log) {
         Ok(status) => status,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
     };
-    // `flush` waits for a limited time, even if no process reads standard error.
-    let _ = log.flush();
+    log.flush_within(log::PATIENCE);
     status
 }
 
@@ -212,7 +213,13 @@ struct Prepared {
     counted: io::Result<()>,
 }
 
-fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Result<ExitCode> {
+fn run(
+    args: &Args,
+    prepared: Prepared,
+    signals: &Signals,
+    level: Level,
+    log: &Log,
+) -> Result<ExitCode> {
     let Prepared {
         former,
         supervision,
@@ -243,10 +250,7 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
         &former,
         &supervision,
     )?;
-    former.records.forget_others();
     sockets::close_left();
-    // VMs of the last engine wait, so what they don't need comes later.
-    daemon.begin(&former);
     sandbox::read_symbols();
     // The first engine has told that QEMU may be started.
     let ready_fd = args.ready_fd.filter(|_| !former.is_any);
@@ -261,7 +265,7 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
     let signal = loop {
         match signals.wait(watchdog::INTERVAL)? {
             Some(signal) if signal == HAND_OVER as u32 => {
-                match hand_over(&daemon, &supervision) {
+                match hand_over(&daemon, &supervision, log) {
                     Ok(()) => {
                         // Its threads are held, and its clients are to notice nothing.
                         mem::forget(daemon);
@@ -289,18 +293,19 @@ fn run(args: &Args, prepared: Prepared, signals: &Signals, level: Level) -> Resu
 }
 
 /// Stops all work and leaves the state of all devices to the engine of the new program.
-fn hand_over(daemon: &Daemon, supervision: &Supervision) -> Result<()> {
+fn hand_over(daemon: &Daemon, supervision: &Supervision, log: &Log) -> Result<()> {
     let began = Instant::now();
     daemon.hand_over(|saved| {
         let state = saved.to_bytes().context("the state of devices")?;
-        let written = supervision.hand_over(&state);
-        written.context("can't write the state of devices")?;
         tracing::info!(
-            "handed over to another program: {} bytes of state, {:.1?}",
+            "hands over to another program: {} bytes of state, {:.1?}",
             state.len(),
             began.elapsed()
         );
-        Ok(())
+        // The process ends at once then.
+        log.flush_within(LAST_LINES);
+        let written = supervision.hand_over(&state);
+        written.context("can't write the state of devices")
     })
 }
 

@@ -93,7 +93,7 @@ impl LineServer {
                 tracing::error!("the {name} socket is closed until the daemon restarts: {error}");
             }
         };
-        let thread = Reserve::start(A::KIND, 1).and_then(|thread| thread.run(name, serve));
+        let thread = Reserve::new(A::KIND, 1).run(name, serve);
         Ok(Self {
             _socket: socket,
             stop,

@@ -19,13 +19,11 @@ pub struct LongCommands {
 }
 
 impl LongCommands {
-    /// Starts the threads.
-    pub fn start() -> Result<Self> {
-        let threads = Reserve::start(Kind::Control, THREADS);
-        Ok(Self {
-            threads: threads.context("can't start the threads for long commands")?,
+    pub fn new() -> Self {
+        Self {
+            threads: Reserve::new(Kind::Control, THREADS),
             tasks: Vec::new(),
-        })
+        }
     }
 
     /// Has one of the threads do `work`.
@@ -57,7 +55,7 @@ mod tests {
 
     #[test]
     fn long_commands_are_bounded_and_waited_for() {
-        let mut long_commands = LongCommands::start().unwrap();
+        let mut long_commands = LongCommands::new();
         let (ended, ends) = channel();
         let begin = |long_commands: &mut LongCommands, go: Receiver<()>| {
             let ended = ended.clone();

@@ -37,7 +37,7 @@ pub use self::gate::{Gate, Passer};
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;
 pub use self::pulse::{LastLook, Pulse};
-pub use self::reserve::{Reserve, Task};
+pub use self::reserve::{fill_reserves, Reserve, Task};
 pub use self::threads::{confine_broker, confine_main, spawn};
 
 use self::filter::Filters;

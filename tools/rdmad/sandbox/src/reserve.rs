@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Spare threads, started before they have work: a confined daemon can't start threads.
+//! Spare threads: a confined daemon can't start threads.
+//!
+//! A reserve starts a thread when there is work for it, until all reserves are
+//! [filled](fill_reserves) while the process still can start threads. So the daemon can serve VMs
+//! before it has its spare threads.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::sync::Arc;
+use std::mem::take;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +20,26 @@ use rustix::thread::set_name;
 use crate::{spawn, Kind};
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// The reserves that may lack threads.
+static RESERVES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Starts the threads that reserves still lack. To be called before a confined thread uses a
+/// reserve.
+///
+/// # Errors
+///
+/// The threads can't be started or confined.
+pub fn fill_reserves() -> io::Result<()> {
+    let reserves = take(&mut *RESERVES.lock());
+    for reserve in reserves.iter().filter_map(Weak::upgrade) {
+        let mut state = reserve.state.lock();
+        while state.missing > 0 {
+            reserve.start_thread(&mut state)?;
+        }
+    }
+    Ok(())
+}
 
 /// Confined threads of one kind that wait for work. Dropping the reserve ends its idle threads.
 #[derive(Debug)]
@@ -31,13 +56,15 @@ struct Shared {
 struct State {
     /// Number of waiting threads minus the number of queued pieces of work.
     idle: usize,
+    /// Number of threads that are not started yet.
+    missing: usize,
     waiting: VecDeque<(String, Work)>,
     is_closed: bool,
 }
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} idle", self.idle)
+        write!(f, "{} idle, {} missing", self.idle, self.missing)
     }
 }
 
@@ -56,41 +83,40 @@ struct Done {
 struct Doing(Arc<Shared>, Arc<Done>);
 
 impl Reserve {
-    /// Starts `count` threads of `kind`.
-    ///
-    /// # Errors
-    ///
-    /// The threads can't be started or confined.
-    pub fn start(kind: Kind, count: usize) -> io::Result<Self> {
-        let reserve = Self(Arc::new(Shared {
+    /// A reserve of `count` threads of `kind`.
+    pub fn new(kind: Kind, count: usize) -> Self {
+        let shared = Arc::new(Shared {
             kind,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                missing: count,
+                ..State::default()
+            }),
             changed: Condvar::new(),
-        }));
-        for _ in 0..count {
-            let shared = reserve.0.clone();
-            spawn(kind, kind.name(), move || shared.serve())?;
-            reserve.0.state.lock().idle += 1;
-        }
-        Ok(reserve)
+        });
+        RESERVES.lock().push(Arc::downgrade(&shared));
+        Self(shared)
     }
 
     /// Number of threads without work.
     pub fn idle(&self) -> usize {
-        self.0.state.lock().idle
+        let state = self.0.state.lock();
+        state.idle + state.missing
     }
 
     /// Passes `work` to one of the threads, which is named `name` while it does the work.
     ///
     /// # Errors
     ///
-    /// All threads have work.
+    /// All threads have work, or a thread can't be started.
     pub fn run(
         &self,
         name: impl Into<String>,
         work: impl FnOnce() + Send + 'static,
     ) -> io::Result<Task> {
         let mut state = self.0.state.lock();
+        if state.idle == 0 && state.missing > 0 {
+            self.0.start_thread(&mut state)?;
+        }
         let idle = state.idle.checked_sub(1);
         let idle =
             idle.ok_or_else(|| io::Error::other(format!("all {} threads have work", self.0.kind)))?;
@@ -115,6 +141,14 @@ impl Drop for Reserve {
 }
 
 impl Shared {
+    fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        let shared = self.clone();
+        spawn(self.kind, self.kind.name(), move || shared.serve())?;
+        state.missing -= 1;
+        state.idle += 1;
+        Ok(())
+    }
+
     fn serve(&self) {
         loop {
             let mut state = self.state.lock();
@@ -175,7 +209,7 @@ mod tests {
 
     #[test]
     fn threads_do_one_work_after_the_other() {
-        let reserve = Reserve::start(Kind::Service, 2).unwrap();
+        let reserve = Reserve::new(Kind::Service, 2);
         let (sender, results) = channel();
         for number in 0..10 {
             let sender = sender.clone();
@@ -188,8 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn threads_start_with_their_work_or_when_reserves_are_filled() {
+        let reserve = Reserve::new(Kind::Service, 3);
+        let missing = || reserve.0.state.lock().missing;
+        let work = || reserve.run("test", || {}).unwrap().wait();
+        work();
+        work();
+        assert_eq!((missing(), reserve.idle()), (2, 3));
+        fill_reserves().unwrap();
+        assert_eq!((missing(), reserve.idle()), (0, 3));
+    }
+
+    #[test]
     fn work_beyond_the_threads_is_refused() {
-        let reserve = Reserve::start(Kind::Socket, 1).unwrap();
+        let reserve = Reserve::new(Kind::Socket, 1);
         let (go, may) = channel::<()>();
         let task = reserve.run("test", move || may.recv().unwrap()).unwrap();
         let error = reserve.run("more", || {}).unwrap_err();
@@ -202,7 +248,7 @@ mod tests {
     /// The values that the closure of the work owns are dropped before the work counts as done.
     #[test]
     fn work_is_dropped_before_it_is_done() {
-        let reserve = Reserve::start(Kind::Socket, 1).unwrap();
+        let reserve = Reserve::new(Kind::Socket, 1);
         let held = Arc::new(());
         let of_work = held.clone();
         let task = reserve.run("test", move || drop(Arc::clone(&of_work)));

@@ -67,7 +67,7 @@ fn threads_are_started_confined() {
         let text = fs::read_to_string(file).unwrap();
         let code = without_tests(&text);
         confined += code.matches("sandbox::spawn(").count();
-        confined += code.matches("Reserve::start(").count();
+        confined += code.matches("Reserve::new(").count();
         let code = code.replace("sandbox::spawn(", "");
         for start in STARTS {
             assert!(

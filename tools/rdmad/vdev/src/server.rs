@@ -150,13 +150,13 @@ impl ServerPool {
     ///
     /// # Errors
     ///
-    /// A thread or an AIO context can't be created.
+    /// An AIO context can't be created.
     pub fn new(count: usize, records: Arc<Records>) -> io::Result<Arc<Self>> {
         let contexts = (0..count).map(|_| Aio::new().map(Arc::new));
         Ok(Arc::new(Self {
             contexts: Mutex::new(contexts.collect::<Result<_, _>>()?),
-            socket: Reserve::start(Kind::Socket, count)?,
-            service: Reserve::start(Kind::Service, count)?,
+            socket: Reserve::new(Kind::Socket, count),
+            service: Reserve::new(Kind::Service, count),
             records,
             sockets: Arc::default(),
             services: Arc::default(),

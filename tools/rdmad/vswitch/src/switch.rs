@@ -170,7 +170,7 @@ impl Switch {
             thread: Some(thread),
             shared,
             changes,
-            writers: Reserve::start(Kind::Capture, captures)?,
+            writers: Reserve::new(Kind::Capture, captures),
         };
         Ok((switch, engines))
     }
