@@ -6,6 +6,7 @@
 //! the gate waits until all others are held there. So nothing of what they do is half done, without
 //! any of them having to end.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,21 +23,35 @@ pub struct Gate {
 
 #[derive(Debug, Default)]
 struct Threads {
-    /// Number of threads that pass the gate again and again.
-    all: usize,
-    /// Number of threads that are held.
-    held: usize,
+    /// For each thread that passes the gate again and again whether it is held.
+    held: BTreeMap<u64, bool>,
+    next: u64,
+}
+
+impl Threads {
+    fn are_held(&self) -> bool {
+        self.held.values().all(|held| *held)
+    }
 }
 
 /// A thread's promise to [pass](Gate::pass) a gate again and again, until this value is dropped.
 #[derive(Debug)]
-pub struct Passer(Arc<Gate>);
+pub struct Passer {
+    gate: Arc<Gate>,
+    number: u64,
+}
 
 impl Gate {
     /// Makes the current thread one that the gate holds.
     pub fn enter(self: &Arc<Self>) -> Passer {
-        self.threads.lock().all += 1;
-        Passer(self.clone())
+        let mut threads = self.threads.lock();
+        let number = threads.next;
+        threads.next += 1;
+        threads.held.insert(number, false);
+        Passer {
+            gate: self.clone(),
+            number,
+        }
     }
 
     /// Whether the gate is closed: the current thread should pass it soon.
@@ -54,10 +69,9 @@ impl Gate {
     /// at `deadline`.
     pub fn holds_all(&self, deadline: Instant) -> bool {
         let mut threads = self.threads.lock();
-        let missing = |threads: &mut Threads| threads.held < threads.all;
-        while missing(&mut threads) {
+        while !threads.are_held() {
             if self.changed.wait_until(&mut threads, deadline).timed_out() {
-                return !missing(&mut threads);
+                return threads.are_held();
             }
         }
         true
@@ -69,39 +83,64 @@ impl Gate {
         self.is_closed.store(false, Ordering::SeqCst);
         self.changed.notify_all();
     }
+
+    /// Forgets the thread with this [number](Passer::number), which may never come again.
+    pub fn forget(&self, number: u64) {
+        self.threads.lock().held.remove(&number);
+        self.changed.notify_all();
+    }
 }
 
 impl Passer {
     /// Passes the gate: waits as long as it is closed.
     #[inline]
     pub fn pass(&self) {
-        if self.0.is_closed() {
-            self.wait();
+        if self.is_closed() {
+            self.while_held(|| ());
         }
     }
 
+    /// Whether the gate is closed.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Calls `wait`, during which the gate may hold this thread: `wait` does no work. Then passes
+    /// the gate.
     #[cold]
-    fn wait(&self) {
-        let mut threads = self.0.threads.lock();
-        threads.held += 1;
-        self.0.changed.notify_all();
-        self.0
-            .changed
-            .wait_while(&mut threads, |_| self.0.is_closed());
-        threads.held -= 1;
+    pub fn while_held<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let set = |threads: &mut Threads, is_held| {
+            if let Some(held) = threads.held.get_mut(&self.number) {
+                *held = is_held;
+            }
+        };
+        set(&mut self.gate.threads.lock(), true);
+        self.gate.changed.notify_all();
+        let result = wait();
+        let mut threads = self.gate.threads.lock();
+        let is_closed = |_: &mut Threads| self.is_closed();
+        self.gate.changed.wait_while(&mut threads, is_closed);
+        set(&mut threads, false);
+        result
+    }
+
+    /// The number by which the gate knows this thread.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 }
 
 impl Drop for Passer {
     fn drop(&mut self) {
-        self.0.threads.lock().all -= 1;
-        self.0.changed.notify_all();
+        self.gate.forget(self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
 
@@ -152,8 +191,26 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_come_is_not_waited_for() {
         let gate = Arc::new(Gate::default());
-        let _passer = gate.enter();
+        let passer = gate.enter();
         gate.close();
         assert!(!gate.holds_all(Instant::now()));
+        gate.forget(passer.number());
+        assert!(gate.holds_all(Instant::now()));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_others_is_held() {
+        let gate = Arc::new(Gate::default());
+        let passer = gate.enter();
+        let (sender, receiver) = channel();
+        gate.close();
+        let waiting = thread::spawn(move || passer.while_held(|| receiver.recv().unwrap()));
+        let holds_all = gate.holds_all(soon());
+        sender.send(()).unwrap();
+        // It has got what it waited for, and may not work.
+        let is_held = gate.holds_all(soon()) && !waiting.is_finished();
+        gate.open();
+        waiting.join().unwrap();
+        assert!(holds_all && is_held);
     }
 }

@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::fs::File;
+use std::io::ErrorKind;
+use std::io::Write;
 use std::marker;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -24,10 +26,13 @@ use rustix::fs::MemfdFlags;
 use rustix::process::kill_process;
 use rustix::process::Pid;
 use rustix::process::Signal;
+use testkit::vfio::message::access;
+use testkit::vfio::message::message;
 use testkit::wait_until;
 
 use crate::daemon;
 use crate::daemon_of;
+use crate::daemon_with;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::endpoint::PLAIN;
@@ -35,6 +40,7 @@ use crate::endpoint::RECEIVE_COOKIE;
 use crate::memory::PAGE;
 use crate::only;
 use crate::pattern;
+use crate::pci::CONFIGURATION_SPACE;
 use crate::process::child_of;
 use crate::rings;
 use crate::wire::*;
@@ -290,6 +296,46 @@ fn requests_at_any_time_lose_nothing() {
     });
     send(&mut a, &mut b);
     assert!(!a.driver.has_failed() && !b.driver.has_failed());
+}
+
+/// A monitor that reads no replies keeps nobody from an upgrade, and finds each reply afterwards.
+#[test]
+fn a_monitor_that_reads_nothing_is_upgraded_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("c");
+    let port = format!("c,vfio={},mac=52:54:00:09:00:03", socket.display());
+    let daemon = daemon_with(dir.path(), "direct", &["--port", &port]);
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    exchange(&mut a, &mut b);
+    let mut monitor = testkit::vfio::Client::new(&socket);
+    monitor.stream.set_nonblocking(true).unwrap();
+    let payload = access(CONFIGURATION_SPACE, 0, 256);
+    let mut asked = 0;
+    loop {
+        let request = message(asked, vfio_user::Command::RegionRead as u16, 0, &payload);
+        match monitor.stream.write(&request) {
+            Ok(len) => assert_eq!(len, request.len()),
+            // The daemon reads no more requests until it can reply, unless it was slow.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(50));
+                if monitor.stream.write(&request).is_err() {
+                    break;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+        asked += 1;
+    }
+    for _ in 0..2 {
+        daemon.upgrade();
+        send(&mut a, &mut b);
+    }
+    monitor.stream.set_nonblocking(false).unwrap();
+    for number in 0..asked {
+        let (id, reply) = monitor.reply();
+        assert_eq!(id, number);
+        assert_eq!(reply.unwrap().len(), payload.len() + 256);
+    }
 }
 
 /// Drivers that reset their devices and set them up anew without a pause notice no upgrade.

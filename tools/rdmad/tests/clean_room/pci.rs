@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::memory::BASE;
 
 /// Index of the vfio region of the PCI configuration space. Regions 0 to 5 are the BARs.
-const CONFIGURATION_SPACE: u32 = 7;
+pub const CONFIGURATION_SPACE: u32 = 7;
 /// Index of MSI-X among the interrupt types of vfio.
 const MSIX: u32 = 2;
 /// `VFIO_IRQ_SET_DATA_EVENTFD` and `VFIO_IRQ_SET_ACTION_TRIGGER`.

@@ -13,6 +13,8 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::pipe::{pipe_with, splice, PipeFlags, SpliceFlags};
 
+use sandbox::Passer;
+
 use crate::message::MAX_REPLY;
 
 /// Bytes that each pipe holds: two pages, even if its user has too many pipes.
@@ -49,8 +51,14 @@ impl ReplyPipe {
     }
 
     /// Sends what was stored to the client. Waits for room in the socket, but only until
-    /// `interrupt` is readable.
-    pub(crate) fn send(&self, client: BorrowedFd<'_>, interrupt: BorrowedFd<'_>) -> io::Result<()> {
+    /// `interrupt` is readable. Meanwhile the gate of `passer` holds the thread: the next engine
+    /// can send what the pipe has.
+    pub(crate) fn send(
+        &self,
+        client: BorrowedFd<'_>,
+        interrupt: BorrowedFd<'_>,
+        passer: &Passer,
+    ) -> io::Result<()> {
         let flags = SpliceFlags::NONBLOCK;
         loop {
             match splice(&self.output, None, client, None, CAPACITY, flags) {
@@ -61,7 +69,7 @@ impl ReplyPipe {
                         PollFd::from_borrowed_fd(client, PollFlags::OUT),
                         PollFd::from_borrowed_fd(interrupt, PollFlags::IN),
                     ];
-                    match poll(&mut fds, None) {
+                    match passer.while_held(|| poll(&mut fds, None)) {
                         Err(error) if error != Errno::INTR => return Err(error.into()),
                         _ => {}
                     }
@@ -90,8 +98,10 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
     use rustix::event::{eventfd, EventfdFlags};
+    use sandbox::Gate;
 
     use super::*;
 
@@ -104,7 +114,8 @@ mod tests {
         let reply: Vec<_> = (0..MAX_REPLY).map(|at| at as u8).collect();
         pipe.put(&reply).unwrap();
         assert!(!pipe.is_empty().unwrap());
-        pipe.send(server.as_fd(), server.as_fd()).unwrap();
+        let passer = Arc::new(Gate::default()).enter();
+        pipe.send(server.as_fd(), server.as_fd(), &passer).unwrap();
         assert!(pipe.is_empty().unwrap());
         let mut received = vec![0; reply.len()];
         client.read_exact(&mut received).unwrap();
@@ -117,10 +128,11 @@ mod tests {
         server.set_nonblocking(true).unwrap();
         let pipe = ReplyPipe::new().unwrap();
         let interrupt = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
+        let passer = Arc::new(Gate::default()).enter();
         // More than the socket holds, and the client does not read.
         let error = loop {
             pipe.put(&[0; MAX_REPLY]).unwrap();
-            if let Err(error) = pipe.send(server.as_fd(), interrupt.as_fd()) {
+            if let Err(error) = pipe.send(server.as_fd(), interrupt.as_fd(), &passer) {
                 break error;
             }
         };

@@ -109,12 +109,14 @@ impl Listener {
             let serve = move || function.serve(&gate);
             pool.service.run(format!("{name}-service"), serve)?
         };
+        let passer = pool.sockets.enter();
         // If a later step fails, dropping the handle ends the service thread.
         let mut handle = Handle {
             function: function.clone(),
             signals: signals.clone(),
             service,
             socket: None,
+            socket_number: passer.number(),
             aio,
         };
         let server = Server {
@@ -123,7 +125,7 @@ impl Listener {
             function,
             signals,
             paused: Cell::default(),
-            passer: pool.sockets.enter(),
+            passer,
             _path: self.path,
         };
         let serve = move || server.run(former);
@@ -223,6 +225,8 @@ pub struct Handle {
     signals: Arc<Signals>,
     service: Task,
     socket: Option<Task>,
+    /// The socket thread's number at the gate.
+    socket_number: u64,
     aio: TakenAio,
 }
 
@@ -269,6 +273,7 @@ impl Drop for Handle {
                     port = self.function.state.log.name(),
                     "the port's thread is abandoned: its client does not let it end"
                 );
+                self.aio.pool.sockets.forget(self.socket_number);
             }
         }
         self.function.stop();
@@ -343,7 +348,7 @@ impl Server {
                 let mut recorded = self.session(connection, replies)?;
                 self.function.restore(function)?;
                 drop(restoring);
-                recorded.session.resume(reset)?;
+                recorded.session.resume(reset, &self.passer)?;
                 self.serve(recorded)
             });
         }
@@ -425,7 +430,7 @@ impl Server {
                 return Ok(());
             }
             if ready.wake {
-                session.reset_done()?;
+                session.reset_done(&self.passer)?;
             }
             // Input of the connected client is served first: it may be the end of the connection.
             if ready.listener && !ready.client {
@@ -439,7 +444,7 @@ impl Server {
                         .warn(format_args!("a second client was turned away"));
                 }
             }
-            if ready.client && session.serve()? == Served::Closed {
+            if ready.client && session.serve(&self.passer)? == Served::Closed {
                 return Ok(());
             }
         }

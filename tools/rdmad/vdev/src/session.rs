@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use sandbox::Passer;
+
 use crate::client::Client;
 use crate::client_stream::{ClientStream, StreamRead};
 use crate::function::PciFunction;
@@ -57,12 +59,12 @@ impl Session {
 
     /// Goes on serving a client whose engine has died, maybe while it reset the function by
     /// `reset`, which is done now.
-    pub(crate) fn resume(&mut self, reset: Option<Header>) -> io::Result<()> {
+    pub(crate) fn resume(&mut self, reset: Option<Header>, passer: &Passer) -> io::Result<()> {
         let is_answered = !self.pipe.is_empty()?;
         if is_answered {
             self.stream.take_executed(|it| self.client.is_last(it))?;
             self.client.forget_reset();
-            self.send()?;
+            self.send(passer)?;
         }
         // While a reset is answered later, the client sends no other command that is answered.
         let reset = reset.filter(|_| !is_answered);
@@ -71,11 +73,11 @@ impl Session {
             self.stream.take_executed(|it| it == reset)?;
         }
         self.client.resume(reset);
-        self.reset_done()
+        self.reset_done(passer)
     }
 
     /// Reads input once and executes each complete message. Fails if the client broke the protocol.
-    pub(crate) fn serve(&mut self) -> io::Result<Served> {
+    pub(crate) fn serve(&mut self, passer: &Passer) -> io::Result<Served> {
         match self.stream.receive()? {
             StreamRead::Closed => return Ok(Served::Closed),
             StreamRead::Nothing => return Ok(Served::Nothing),
@@ -86,7 +88,11 @@ impl Session {
             // Each reply is sent at once: a vCPU may wait for it, and the output stays bounded.
             if self.put_reply()? {
                 self.stream.take()?;
-                self.send()?;
+                self.send(passer)?;
+            }
+            if passer.is_closed() {
+                self.stream.take()?;
+                passer.pass();
             }
         }
         self.stream.take()?;
@@ -94,11 +100,11 @@ impl Session {
     }
 
     /// Answers the pending DEVICE_RESET, if there is one.
-    pub(crate) fn reset_done(&mut self) -> io::Result<()> {
+    pub(crate) fn reset_done(&mut self, passer: &Passer) -> io::Result<()> {
         self.client.reset_done(&mut self.reply);
         self.put_reply()?;
         self.client.forget_reset();
-        self.send()
+        self.send(passer)
     }
 
     /// Puts the reply into the pipe. Returns whether there was one.
@@ -111,9 +117,9 @@ impl Session {
         Ok(is_any)
     }
 
-    fn send(&self) -> io::Result<()> {
+    fn send(&self, passer: &Passer) -> io::Result<()> {
         let client = self.stream.as_fd();
-        self.pipe.send(client, self.signals.stop.as_fd())
+        self.pipe.send(client, self.signals.stop.as_fd(), passer)
     }
 }
 
@@ -129,6 +135,7 @@ mod tests {
     use std::time::Instant;
 
     use budget::CallClock;
+    use sandbox::Gate;
 
     use super::*;
     use crate::aio::Aio;
@@ -168,6 +175,10 @@ mod tests {
         }
     }
 
+    fn passer() -> Passer {
+        Arc::new(Gate::default()).enter()
+    }
+
     /// The steps in which a message is executed. An engine can die after each of them.
     const STEPS: [fn(&mut Session); 4] = [
         |session| {
@@ -179,7 +190,7 @@ mod tests {
         },
         |session| session.pipe.put(&session.reply).unwrap(),
         |session| session.stream.take().unwrap(),
-        |session| session.send().unwrap(),
+        |session| session.send(&passer()).unwrap(),
     ];
 
     fn command(id: u16, command: VfioUserCommand, flags: u32) -> Header {
@@ -210,8 +221,8 @@ mod tests {
             }
             drop(session);
             let mut next = engines.session();
-            next.resume(None).unwrap();
-            while next.serve().unwrap() == Served::Input {}
+            next.resume(None, &passer()).unwrap();
+            while next.serve(&passer()).unwrap() == Served::Input {}
             drop((next, engines));
             let mut replies = Vec::new();
             client.read_to_end(&mut replies).unwrap();
@@ -241,9 +252,9 @@ mod tests {
             }
             drop(session);
             let mut next = engines.session();
-            next.resume(Some(reset)).unwrap();
-            while next.serve().unwrap() == Served::Input {}
-            next.reset_done().unwrap();
+            next.resume(Some(reset), &passer()).unwrap();
+            while next.serve(&passer()).unwrap() == Served::Input {}
+            next.reset_done(&passer()).unwrap();
             drop((next, engines));
             let mut replies = Vec::new();
             client.read_to_end(&mut replies).unwrap();

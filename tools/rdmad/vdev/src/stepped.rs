@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use budget::CallClock;
 use dma::DmaSpace;
+use sandbox::{Gate, Passer};
 
 use crate::aio::Aio;
 use crate::function::PciFunction;
@@ -24,6 +25,7 @@ pub struct SteppedFunction {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
     session: Option<Session>,
+    passer: Passer,
     /// State of the service thread: whether the driver has set DRIVER_OK.
     active: bool,
 }
@@ -43,6 +45,7 @@ impl SteppedFunction {
                 CallClock::manual(Instant::now()),
             )),
             session: None,
+            passer: Arc::new(Gate::default()).enter(),
             active: false,
         })
     }
@@ -67,9 +70,9 @@ impl SteppedFunction {
         };
         loop {
             if Signals::take(&self.signals.wake) {
-                session.reset_done()?;
+                session.reset_done(&self.passer)?;
             }
-            match session.serve()? {
+            match session.serve(&self.passer)? {
                 Served::Input => {}
                 Served::Nothing => return Ok(true),
                 Served::Closed => return Ok(false),
