@@ -47,14 +47,14 @@ use crate::wire::*;
 use crate::PROGRAM;
 
 /// Connects the QPs of both sides, and sends a message.
-fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
+pub fn exchange(a: &mut Endpoint, b: &mut Endpoint) {
     a.connect(b.peer(), 1, 2);
     b.connect(a.peer(), 2, 1);
     send(a, b);
 }
 
 /// A message whose receiver sleeps until the event: rings, memory and interrupts work.
-fn send(a: &mut Endpoint, b: &mut Endpoint) {
+pub fn send(a: &mut Endpoint, b: &mut Endpoint) {
     let message = pattern(5001);
     a.region.write(7, &message);
     b.post_receive(&receive(1, &[b.region.sge(3000, 5001)]));
