@@ -24,6 +24,13 @@ pub(crate) struct FastMrState {
     region: Option<RegionState>,
 }
 
+impl FastMrState {
+    /// The key of the MR, if it is registered.
+    pub(crate) fn key(&self) -> Option<u32> {
+        self.region.as_ref().map(RegionState::key)
+    }
+}
+
 impl FastMr {
     /// The state from which another process can restore the MR.
     pub(crate) fn save(&self) -> FastMrState {

@@ -77,12 +77,15 @@ impl MrTable {
         let reserved = self.table.reserve_again(What::Mrn, number)?;
         at_most(What::Npages, state.pages, self.pages.limit())?;
         let charge = Arc::new(self.charge(state.pages)?);
+        let key = match &state.kind {
+            KindState::Fixed(region) => Some(region.key()),
+            KindState::Fast(fast) => fast.key(),
+        };
+        if let Some(key) = key {
+            exactly(What::Mrn, number_of::<MrNumber>(key).get(), state.number)?;
+        }
         let kind = match &state.kind {
-            KindState::Fixed(region) => {
-                let named = number_of::<MrNumber>(region.key());
-                exactly(What::Mrn, named.get(), state.number)?;
-                MrKind::Fixed(Arc::new(region.restored(&self.budget)?))
-            }
+            KindState::Fixed(region) => MrKind::Fixed(Arc::new(region.restored(&self.budget)?)),
             KindState::Fast(fast) => MrKind::Fast(FastMr::restored(&self.budget, fast)?),
         };
         let is_revoked = AtomicBool::new(state.is_revoked);

@@ -60,11 +60,13 @@ impl WindowTable {
     pub(crate) fn restore(&self, mrs: &MrTable, pd: PdUse, state: &WindowState) -> Result<()> {
         let number = MwNumber::new(state.number);
         let reserved = self.table.reserve_again(What::Mwn, number)?;
+        let bound_key = state.bound.as_ref().map(|bound| bound.part.key());
+        for key in bound_key.into_iter().chain([state.key]) {
+            exactly(What::Mwn, number_of::<MwNumber>(key).get(), state.number)?;
+        }
         let bound = match &state.bound {
             None => None,
             Some(bound) => {
-                let named = number_of::<MwNumber>(bound.part.key());
-                exactly(What::Mwn, named.get(), state.number)?;
                 let mr = mrs.find(MrNumber::new(bound.mr))?;
                 let unsuitable = refusal(Reason::Unsuitable, What::Mrn, bound.mr);
                 let pages = mr.fixed().ok_or(unsuitable)?.shared_pages();
