@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Scenarios: failures on order.
+//!
+//! A [`Scenario`] is a list of [rules](Rule). A rule says when something fails and how. It counts
+//! what it is about, and chooses by these counts alone, so that a program that does the same again
+//! meets the same failures. Each port counts for itself, in its [`PortRules`].
+//!
+//! `Documentation/failures.md` describes the text of a scenario.
+
+#![forbid(unsafe_code)]
+
+mod port;
+mod rule;
+mod scenario;
+
+pub use self::port::{Applied, PortRules, RuleCounts, RuleState};
+pub use self::rule::{Event, OfQp, Rule, What, When};
+pub use self::scenario::{Scenario, ScenarioError};
