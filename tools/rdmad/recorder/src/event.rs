@@ -107,6 +107,16 @@ const WAITS: Unit = |bits| {
     Value::Word(words.join(" or "))
 };
 
+/// The effects of rules of a scenario, by their numbers.
+const EFFECTS: [&str; 5] = ["refuse", "wait", "fail", "withhold", "drop"];
+
+const EFFECT: Unit = |number| {
+    let effect = usize::try_from(number).ok().and_then(|at| EFFECTS.get(at));
+    effect.map_or(Value::Number(number), |effect| {
+        Value::Word((*effect).to_owned())
+    })
+};
+
 macro_rules! kinds {
     ($(
         $(#[$doc:meta])*
@@ -205,6 +215,9 @@ kinds! {
     PeerNotReady = 27, "peer has no receive posted", "peer": NUMBER, "retries_left": RNR_RETRIES;
     /// On the direct path, the peer did not answer in time.
     PeerSilent = 28, "peer does not answer", "peer": NUMBER, "retries_left": NUMBER;
+
+    /// A rule of a scenario applied: its position among the rules of the port.
+    Ordered = 29, "rule of the scenario applied", "rule": NUMBER, "effect": EFFECT;
 
     /// A packet was sent again. Not kept.
     Retransmission = 128, "packet sent again", "psn": NUMBER;

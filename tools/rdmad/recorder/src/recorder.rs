@@ -90,6 +90,11 @@ impl Recorder {
         self.traced.store(traced.word(), Ordering::Relaxed);
     }
 
+    /// The port's name.
+    pub fn port(&self) -> &str {
+        &self.port
+    }
+
     /// Whether events of this QP, or of the port if it is 0, are logged when they occur. The
     /// caller asks first if its event is [not kept](Event::is_kept).
     #[inline]

@@ -159,6 +159,8 @@ reasons! {
     ReadOnly = 32, Efault, "{what} {value} is read-only";
     OtherPort = 33, Eaddrinuse, "{what} {value} belongs to another port";
     DeviceFailed = 34, Eio, "the device has failed";
+    /// A rule of a scenario refuses the command: `limit` is the errno.
+    Ordered = 35, Eio, "a rule of the scenario refuses {what} {value}";
 }
 
 /// The unit of MAC addresses: their bytes are those of a big-endian number.
@@ -339,7 +341,12 @@ impl Refusal {
     }
 
     pub fn errno(&self) -> Errno {
-        self.reason.errno()
+        let ordered = || Errno::try_from(u8::try_from(self.limit).ok()?).ok();
+        let by_reason = self.reason.errno();
+        match self.reason {
+            Reason::Ordered => ordered().unwrap_or(by_reason),
+            _ => by_reason,
+        }
     }
 
     /// The words and numbers that the sentence of the reason has, with the names of their blanks.

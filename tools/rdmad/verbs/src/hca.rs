@@ -7,7 +7,7 @@
 //! [`serve`](crate::serve) gives them turns. This file puts these parts together, and holds the
 //! state of the device as a whole: features, link, failure and reset.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
@@ -78,6 +78,8 @@ pub struct Hca {
     /// not use.
     pub(crate) refused_gids: AtomicU64,
     pub(crate) violations: Violations,
+    /// Number of QPs that the driver has created since the last reset, without the GSI QP.
+    pub(crate) created_qps: AtomicU32,
     /// The events of the port, except those that counter sets count.
     pub(crate) counters: HcaCounters,
     pub(crate) flows: Flows,
@@ -125,6 +127,7 @@ impl Hca {
                 objects: Objects::new(&runtime.secret, &budget, &limits),
                 refused_gids: AtomicU64::new(0),
                 violations: Violations::default(),
+                created_qps: AtomicU32::new(0),
                 counters: HcaCounters::new(runtime.scheduler.workers()),
                 flows: Flows::new(runtime.clone(), port, &limits),
                 frames: PortFrames::new(frames, limits.max_qp + 1),
@@ -236,6 +239,7 @@ impl Hca {
         self.destroy_all();
         self.events.clear();
         self.link.reset();
+        self.created_qps.store(0, Ordering::Relaxed);
         self.assigned_virtqueues.mark_all_reset();
         *self.failure.lock() = None;
         self.failed.store(false, Ordering::Release);

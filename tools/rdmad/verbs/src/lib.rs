@@ -63,6 +63,7 @@ mod port_pace;
 mod qp;
 mod runtime;
 mod saved;
+mod scenario;
 mod serve;
 mod shuffle;
 mod srq;

@@ -14,6 +14,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use chaos::RuleState;
 use roce::saved::Epoch;
 use sandbox::contain;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ use virtio_rdma_abi::number::{Pdn, Qpn};
 
 use crate::counter_sets::CounterSetsState;
 use crate::cq::CqState;
-use crate::error::{exactly, Refusal, Result, What};
+use crate::error::{exactly, refusal, Reason, Refusal, Result, What};
 use crate::event::{EventQueue, EventState};
 use crate::gid::{Address, Gid};
 use crate::memory::{MrState, VariantsState, WindowState};
@@ -40,6 +41,10 @@ struct HcaState {
     refused_gids: u64,
     /// Packets with a bad P_Key and with a bad Q_Key.
     violations: (u32, u32),
+    /// Number of QPs that the driver has created.
+    created_qps: u32,
+    /// The rules of the scenario, with their counts.
+    rules: Vec<RuleState>,
     counters: Vec<u64>,
     counter_sets: CounterSetsState,
     gids: Vec<(u16, Address)>,
@@ -74,7 +79,7 @@ impl From<Refusal> for RestoreError {
 
 impl Hca {
     /// Version of the state: of all structures of which it consists.
-    pub const FORMAT: u32 = 1;
+    pub const FORMAT: u32 = 2;
 
     /// The state of the HCA. No worker may give the HCA a turn meanwhile.
     ///
@@ -108,6 +113,8 @@ impl Hca {
                 violations.pkey.load(Ordering::Relaxed),
                 violations.qkey.load(Ordering::Relaxed),
             ),
+            created_qps: self.created_qps.load(Ordering::Relaxed),
+            rules: self.rules().save(),
             counters: self.counters.save(),
             counter_sets: objects.counter_sets.save(),
             gids: objects.gids.all(),
@@ -169,6 +176,9 @@ impl Hca {
         let (pkey, qkey) = state.violations;
         self.violations.pkey.store(pkey, Ordering::Relaxed);
         self.violations.qkey.store(qkey, Ordering::Relaxed);
+        self.created_qps.store(state.created_qps, Ordering::Relaxed);
+        let restored = self.rules().restore(&state.rules);
+        restored.ok_or_else(|| refusal(Reason::Undefined, What::Command, 0u8))?;
         self.counters.restore(&state.counters);
         let workers = self.runtime().scheduler.workers();
         objects

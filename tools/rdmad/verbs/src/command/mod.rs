@@ -42,10 +42,11 @@ impl Hca {
     ///
     /// The call may wait as long as a worker's turn takes, so a worker must not make it.
     pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
+        let command = request.first().copied().unwrap_or_default();
+        let ordered = self.ordered_refusal(command);
         let control = self.control.lock();
         let start = response.len();
         response.push(RESPONSE_OK);
-        let command = request.first().copied().unwrap_or_default();
         let mut qpn = Qpn::default();
         let mut call = Call {
             data: request.get(1..).unwrap_or_default(),
@@ -53,7 +54,10 @@ impl Hca {
             response,
             qpn: &mut qpn,
         };
-        let executed = self.contained(|| self.dispatch(request, &mut call));
+        let executed = match ordered {
+            Some(refusal) => Some(Err(refusal)),
+            None => self.contained(|| self.dispatch(request, &mut call)),
+        };
         let failed = Err(refusal(Reason::DeviceFailed, What::Command, command));
         let refused = executed.unwrap_or(failed).err();
         if let Some(refusal) = &refused {

@@ -2,6 +2,7 @@
 
 //! CREATE_QP, MODIFY_QP, QUERY_QP, DESTROY_QP.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use recorder::Kind;
@@ -156,6 +157,10 @@ impl Hca {
             signal_all: sig_type == SigType::All,
             cap,
             cookie,
+            order: match qp_type {
+                QpType::Gsi => 0,
+                _ => self.created_qps.load(Ordering::Relaxed).saturating_add(1),
+            },
             doorbell_page,
             pd,
             send_cq,
@@ -165,6 +170,9 @@ impl Hca {
             srq,
         };
         let qp = Qp::new(self.budget(), reserved.number(), init)?;
+        // Commands are executed one after the other.
+        let order = qp.init.order.max(self.created_qps.load(Ordering::Relaxed));
+        self.created_qps.store(order, Ordering::Relaxed);
         qp.note(self, Kind::Created, qp_type.value().into(), 0);
         Ok(RspCreateQp {
             qpn: reserved.insert(Arc::new(qp)),

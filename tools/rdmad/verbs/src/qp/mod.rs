@@ -109,6 +109,8 @@ pub(crate) struct QpInit {
     pub cap: QpCap,
     /// The driver's cookie, which the QP's events carry.
     pub cookie: u64,
+    /// The position among all QPs that the driver has created, from 1; 0 for the GSI QP.
+    pub order: u32,
     /// Doorbell page from which the QP's queues may be rung.
     pub doorbell_page: u32,
     /// PD of the QP.

@@ -2,6 +2,7 @@
 
 //! The interface by which the state machines of the services access their QP and its memory.
 
+use std::mem;
 use std::time::Instant;
 
 use roce::env::{self, BadReceive, Incident, Output, RemoteFault};
@@ -22,6 +23,8 @@ pub(crate) struct RequesterEnv<'a, 'b> {
     turn: &'a RequesterTurn<'b>,
     io: &'a mut RequesterIo,
     burst: Burst<'a>,
+    /// Whether the next packet was sent before.
+    is_again: bool,
 }
 
 impl<'a, 'b> RequesterEnv<'a, 'b> {
@@ -31,6 +34,7 @@ impl<'a, 'b> RequesterEnv<'a, 'b> {
             burst: Burst::new(turn.qp, turn.hca),
             turn,
             io,
+            is_again: false,
         }
     }
 }
@@ -61,7 +65,10 @@ impl Output for RequesterEnv<'_, '_> {
             self.turn.count(Counter::PacedBytes, bytes);
         }
         self.turn.budget.charge_frame(frame.len());
-        self.burst.send(frame);
+        let is_again = mem::take(&mut self.is_again);
+        if is_again || !self.turn.qp.is_lost_on_order(self.turn.hca) {
+            self.burst.send(frame);
+        }
     }
 
     fn is_spent(&self) -> bool {
@@ -69,6 +76,7 @@ impl Output for RequesterEnv<'_, '_> {
     }
 
     fn note(&mut self, what: Incident, psn: Psn, number: u32) {
+        self.is_again |= matches!(what, Incident::Retransmission);
         self.turn.qp.incident(self.turn.hca, what, psn, number);
     }
 }

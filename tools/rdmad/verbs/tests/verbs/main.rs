@@ -37,6 +37,7 @@ mod registration_again;
 mod resize;
 mod revocation;
 mod saved;
+mod scenario;
 mod services;
 mod srq;
 mod stand_ins;

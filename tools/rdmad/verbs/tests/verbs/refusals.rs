@@ -1123,6 +1123,15 @@ fn limits(seen: &Seen) {
     assert!(left < needed && left < memory.limit - memory.used);
 }
 
+fn ordered(seen: &Seen) {
+    let world = world(Limits::default());
+    let vm = &world.vms[0];
+    let rule = "command CREATE_PD then refuse EBUSY";
+    vm.hca.rules().add(&rule.parse().unwrap()).unwrap();
+    let text = "a rule of the scenario refuses command CREATE_PD";
+    seen.told(vm, vm.call(CmdCreatePd {}), text);
+}
+
 #[test]
 fn each_refusal_names_its_value() {
     let seen = Seen::default();
@@ -1137,6 +1146,7 @@ fn each_refusal_names_its_value() {
     memory(&seen);
     groups_and_counter_sets(&seen);
     limits(&seen);
+    ordered(&seen);
 
     let seen = seen.0.into_inner();
     for reason in Reason::ALL {

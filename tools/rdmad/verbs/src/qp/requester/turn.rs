@@ -9,6 +9,7 @@ use recorder::Kind;
 use roce::work::{status, SendOp, SendWr, WcFault, WcResult};
 use virtio_rdma_abi::ib::{AccessFlags, QpState, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::RingError;
 
@@ -175,6 +176,13 @@ impl<'a> RequesterTurn<'a> {
                 self.budget.charge_sges(count);
             }
             io.fetched = io.fetched.saturating_add(1);
+            if failed.is_none() {
+                let opcode = || {
+                    let wqe = io.snapshots.get(wr.local.snapshot);
+                    SqHeader::get(&wqe[..SqHeader::SIZE]).opcode
+                };
+                *failed = self.qp.ordered_fault(self.hca, opcode);
+            }
             if failed.is_none() && wr.local.is_registration() {
                 *failed = self.register(io.snapshots.get(wr.local.snapshot)).err();
             }

@@ -19,6 +19,7 @@ use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueView};
 use crate::qp::Qp;
+use crate::scenario::Ordered;
 use crate::srq::Srq;
 use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, PostedRecv, RecvOrigin};
@@ -161,6 +162,23 @@ impl<'a> ResponderTurn<'a> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
         }
+        match self.qp.ordered_receive(self.hca) {
+            None => self.fetch(io),
+            Some(Ordered::Withheld) => Ok(None),
+            Some(Ordered::Fails(fault)) => {
+                let Some(next) = self.fetch(io)? else {
+                    return Ok(None);
+                };
+                self.give_back(&next);
+                self.deliver(next.id, fault, OPCODE_RECV);
+                self.qp.fail(self.hca, None);
+                Err(BadReceive)
+            }
+        }
+    }
+
+    /// Fetches the next posted receive.
+    fn fetch(&self, io: &mut ResponderIo) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
         if let Some(srq) = &self.qp.init.srq {
             return self.take_shared(srq, io);
         }

@@ -48,6 +48,7 @@ struct InitState {
     #[serde(with = "wire")]
     cap: QpCap,
     cookie: u64,
+    order: u32,
     doorbell_page: u32,
     pdn: u32,
     send_cqn: u32,
@@ -120,6 +121,7 @@ impl InitState {
             signal_all: init.signal_all,
             cap: init.cap,
             cookie: init.cookie,
+            order: init.order,
             doorbell_page: init.doorbell_page,
             pdn: init.pd.number().get(),
             send_cqn: init.send_cq.number().get(),
@@ -150,6 +152,7 @@ impl InitState {
             signal_all: self.signal_all,
             cap: self.cap,
             cookie: self.cookie,
+            order: self.order,
             doorbell_page: self.doorbell_page,
             pd: hca.use_pd(Number::new(self.pdn))?,
             send_cq: objects.cqs.find(What::SendCqn, Cqn::new(self.send_cqn))?,

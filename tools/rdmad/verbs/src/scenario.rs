@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The places at which the rules of a scenario apply.
+
+use std::thread;
+
+use chaos::{Applied, Event, PortRules, What as Effect, When};
+use recorder::Kind;
+use roce::work::{WcFault, WcReason};
+use virtio_rdma_abi::ctrl::Command;
+use virtio_rdma_abi::ib::WcStatus;
+
+use crate::error::{Reason, Refusal, What};
+use crate::qp::Qp;
+use crate::Hca;
+
+/// What happens to the next receive of a QP.
+pub(crate) enum Ordered {
+    /// It is not there now.
+    Withheld,
+    Fails(WcFault),
+}
+
+impl Hca {
+    /// The rules of the port's scenario.
+    pub fn rules(&self) -> &PortRules {
+        &self.config().rules
+    }
+
+    fn note_applied(&self, qpn: u32, applied: &Applied) {
+        let Applied { number, what, .. } = applied;
+        self.note_event(recorder::Event {
+            kind: Kind::Ordered,
+            qpn,
+            a: *number,
+            b: what.number(),
+            c: 0,
+        });
+        if applied.is_first {
+            let (port, rule) = (self.recorder().port(), &applied.name);
+            tracing::info!(port, qpn, "rule {rule} applies for the first time");
+        }
+    }
+
+    /// Refuses a command or delays it, if a rule says so. To be called without locks.
+    pub(crate) fn ordered_refusal(&self, command: u8) -> Option<Refusal> {
+        let command = Command::try_from(command).ok()?;
+        let applied = self.rules().command(command)?;
+        self.note_applied(0, &applied);
+        match applied.what {
+            Effect::Refuse(errno) => Some(Refusal {
+                limit: errno.value().into(),
+                ..Refusal::new(Reason::Ordered, What::Command, command.value())
+            }),
+            Effect::Wait(time) => {
+                thread::sleep(time);
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Qp {
+    /// What a rule orders for an event of the QP of a kind of which `any` is any.
+    #[inline]
+    fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Effect> {
+        let order = self.init.order;
+        let event = || Event { qp: order, opcode };
+        let applied = hca.rules().event(any, event)?;
+        hca.note_applied(self.number.get(), &applied);
+        Some(applied.what)
+    }
+
+    /// The fault of a send work request that begins, if a rule orders one.
+    #[inline]
+    pub(crate) fn ordered_fault(&self, hca: &Hca, opcode: impl FnOnce() -> u32) -> Option<WcFault> {
+        let any = const { When::Send(None, None) };
+        if !hca.rules().has(any) {
+            return None;
+        }
+        match self.ordered(hca, any, opcode())? {
+            Effect::Fail(status) => Some(fault(status)),
+            _ => None,
+        }
+    }
+
+    /// What a rule orders for the receive that a message is about to take.
+    #[inline]
+    pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
+        let any = const { When::Receive(None) };
+        match self.ordered(hca, any, 0)? {
+            Effect::Withhold => Some(Ordered::Withheld),
+            Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
+            _ => None,
+        }
+    }
+
+    /// Whether a rule orders that a packet is lost which is sent for the first time.
+    #[inline]
+    pub(crate) fn is_lost_on_order(&self, hca: &Hca) -> bool {
+        self.ordered(hca, const { When::Packet(None) }, 0).is_some()
+    }
+}
+
+impl Hca {
+    /// Whether connections send packets, since a rule is about packets.
+    pub(crate) fn wants_packets(&self) -> bool {
+        self.rules().has(When::Packet(None))
+    }
+}
+
+/// A fault with this status, with a reason that is usual for it.
+fn fault(status: WcStatus) -> WcFault {
+    let local = |reason| WcFault { status, reason };
+    match status {
+        WcStatus::LocLenErr => WcFault::TOO_LONG,
+        WcStatus::LocProtErr => local(WcReason::NoSuchKey),
+        WcStatus::MwBindErr => local(WcReason::UnsuitableKey),
+        WcStatus::BadRespErr => WcFault::BAD_RESPONSE,
+        WcStatus::RemInvReqErr => WcFault::PEER_INVALID_REQUEST,
+        WcStatus::RemAccessErr => WcFault::PEER_ACCESS,
+        WcStatus::RemOpErr => WcFault::PEER_OPERATION,
+        WcStatus::RetryExcErr => WcFault::PEER_SILENT,
+        WcStatus::RnrRetryExcErr => WcFault::PEER_NOT_READY,
+        _ => WcFault::NOT_PERMITTED,
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Rules of scenarios: what fails, by whom it is noticed, and that nothing else changes.
+
+use testkit::engine::*;
+use verbs::{DataPath, PathPolicy};
+use virtio_rdma_abi::ctrl::{CmdCreatePd, Errno};
+use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
+
+/// Adds the rules to the scenario of a VM.
+fn order(vm: &Vm, rules: &str) {
+    vm.hca.rules().add(&rules.parse().unwrap()).unwrap();
+}
+
+/// For each rule of a VM how many events it was about, and to how many it applied.
+fn counts(vm: &Vm) -> Vec<(u64, u64)> {
+    let rules = vm.hca.rules().list();
+    rules.iter().map(|rule| (rule.seen, rule.applied)).collect()
+}
+
+/// The kinds of the events of rules that VM has recorded.
+fn recorded(vm: &Vm) -> Vec<String> {
+    let (events, _) = vm.hca.recorder().read(0);
+    let texts = events.iter().map(|recorded| recorded.event.to_string());
+    texts.filter(|text| text.contains("scenario")).collect()
+}
+
+/// Every status that a rule can order ends the chosen work request, after those before it. The QP
+/// fails and flushes what follows.
+#[test]
+fn a_send_work_request_fails_with_the_status() {
+    for status in WcStatus::ALL {
+        let name = status.c_name().to_str().unwrap();
+        let rule = format!("send any nth 2 then fail {name}");
+        if rule.parse::<chaos::Scenario>().is_err() {
+            continue;
+        }
+        each(|p| {
+            order(p.a, &rule);
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 100));
+            p.cq_a.expect(1, WcStatus::Success);
+            p.fails(&p.wr(2, WrOpcode::RdmaWrite, 100), *status);
+            // Work requests that are flushed may have begun.
+            let [(seen, 1)] = counts(p.a)[..] else {
+                panic!("{:?}", counts(p.a));
+            };
+            assert!((2..=3).contains(&seen));
+            assert_eq!(recorded(p.a).len(), 1);
+            // The peer does not know.
+            p.responder_lives();
+        });
+    }
+}
+
+/// A rule is about the operations and the QPs that it names. QPs are counted in the order of their
+/// creation.
+#[test]
+fn a_rule_is_about_what_it_names() {
+    each(|p| {
+        let other = Pair::between([p.a, p.b], Options::default(), Options::default());
+        order(p.a, "send RDMA_READ qp 2 then fail REM_ACCESS_ERR");
+        for pair in [p, &other] {
+            pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
+            pair.cq_a.expect(1, WcStatus::Success);
+        }
+        p.qa.post(&p.wr(2, WrOpcode::RdmaRead, 100));
+        p.cq_a.expect(2, WcStatus::Success);
+        other.fails(
+            &other.wr(3, WrOpcode::RdmaRead, 100),
+            WcStatus::RemAccessErr,
+        );
+        assert_eq!(counts(p.a), [(1, 1)]);
+    });
+}
+
+/// A receive fails when its message arrives. The sender is told that its peer failed.
+#[test]
+fn a_receive_fails_with_the_status() {
+    for status in [
+        WcStatus::LocLenErr,
+        WcStatus::LocQpOpErr,
+        WcStatus::LocProtErr,
+    ] {
+        each(|p| {
+            let name = status.c_name().to_str().unwrap();
+            order(p.b, &format!("receive nth 2 then fail {name}"));
+            for id in [1, 2] {
+                p.qb.post_recv(id, &[sge(&p.mb, 0, 100)]);
+            }
+            p.qa.post(&p.send(3, 100));
+            p.cq_a.expect(3, WcStatus::Success);
+            p.cq_b.expect(1, WcStatus::Success);
+            p.qa.post(&p.send(4, 100));
+            p.cq_b.expect(2, status);
+            p.cq_a.expect(4, WcStatus::RemOpErr);
+            p.qb.wait_for(QpState::Err);
+            assert_eq!(counts(p.b), [(2, 1)]);
+        });
+    }
+}
+
+/// A message that finds no receive is sent again, until there are no retries left.
+#[test]
+fn a_receive_is_withheld() {
+    each(|p| {
+        order(p.b, "receive nth 1 then withhold");
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+        p.qa.post(&p.send(2, 100));
+        p.cq_a.expect(2, WcStatus::Success);
+        p.cq_b.expect(1, WcStatus::Success);
+        assert_eq!(counts(p.b), [(2, 1)]);
+    });
+    let ours = Options {
+        rnr_retry: 1,
+        ..Options::default()
+    };
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let p = Pair::with(&world, ours, Options::default());
+        order(p.b, "receive then withhold");
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+        p.fails(&p.send(2, 100), WcStatus::RnrRetryExcErr);
+        assert_eq!(counts(p.b), [(2, 2)]);
+    });
+}
+
+/// A datagram whose receive is withheld is lost.
+#[test]
+fn a_datagram_is_lost_without_a_receive() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let options = Options::of(QpType::Ud);
+        let p = Pair::with(&world, options, options);
+        order(p.b, "receive nth 1 then withhold");
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 200)]);
+        for id in [2, 3] {
+            p.qa.post(&p.send(id, 100));
+            p.cq_a.expect(id, WcStatus::Success);
+        }
+        let received = p.cq_b.expect(1, WcStatus::Success);
+        assert_eq!(received.byte_len, 140);
+        assert!(p.cq_b.poll().is_none());
+    });
+}
+
+/// Packets that are lost are sent again. A rule about packets puts connections on the wire.
+#[test]
+fn a_packet_is_lost() {
+    for path in [PathPolicy::Direct, PathPolicy::Wire] {
+        let world = World::new(2, path);
+        for vm in &world.vms {
+            order(vm, "packet qp 1 nth 2 then drop");
+        }
+        let p = Pair::new(&world);
+        let (status, _) = p.a.hca.qp_details(p.qa.qpn, false).unwrap();
+        assert_eq!(status.peer.unwrap().path, DataPath::Wire);
+        let data = pattern(20_000, 1);
+        p.a.write(p.ma.iova, &data);
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 20_000));
+        p.cq_a.expect(1, WcStatus::Success);
+        assert_eq!(p.b.read(p.mb.iova, 20_000), data);
+        let [(seen, applied)] = counts(p.a)[..] else {
+            panic!("one rule");
+        };
+        // Without those that are sent again.
+        assert_eq!((seen, applied), (20_000u64.div_ceil(1024), 1));
+    }
+}
+
+/// Without a path for its packets, a QP gives up.
+#[test]
+fn a_black_hole_is_noticed() {
+    let world = World::new(2, PathPolicy::Wire);
+    let ours = Options {
+        timeout: 8,
+        retry_cnt: 0,
+        ..Options::default()
+    };
+    let p = Pair::with(&world, ours, Options::default());
+    order(p.a, "packet then drop");
+    // The packets that are sent again get through.
+    p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+    let cqe = p.cq_a.next();
+    let status = WcStatus::try_from(cqe.status).unwrap();
+    assert!(matches!(status, WcStatus::Success | WcStatus::RetryExcErr));
+    assert_eq!(counts(p.a), [(1, 1)]);
+}
+
+/// A command is refused with each error number, at the call that the rule names.
+#[test]
+fn a_command_is_refused() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    for errno in Errno::ALL {
+        let name = errno.c_name().to_str().unwrap();
+        order(
+            vm,
+            &format!("x: command CREATE_PD nth 2 then refuse {name}"),
+        );
+        vm.call(CmdCreatePd {}).unwrap();
+        assert_eq!(vm.call(CmdCreatePd {}).unwrap_err(), errno.value());
+        vm.call(CmdCreatePd {}).unwrap();
+        assert_eq!(counts(vm), [(3, 1)]);
+        assert!(vm.hca.rules().remove("x"));
+    }
+}
+
+/// A command that is delayed is executed all the same.
+#[test]
+fn a_command_waits() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    order(vm, "command CREATE_PD then wait 1ms");
+    vm.call(CmdCreatePd {}).unwrap();
+    assert_eq!(counts(vm), [(1, 1)]);
+}
+
+/// The counts go on in another process.
+#[test]
+fn an_upgrade_keeps_rules_and_counts() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    order(vm, "command CREATE_PD nth 2 then refuse EBUSY");
+    vm.call(CmdCreatePd {}).unwrap();
+    let state = vm.hca.save().unwrap();
+    vm.hca.reset();
+    assert!(vm.hca.rules().remove("line-1"));
+    vm.hca.restore(&state).unwrap();
+    vm.hca.resume();
+    assert_eq!(vm.call(CmdCreatePd {}).unwrap_err(), Errno::Ebusy.value());
+}
