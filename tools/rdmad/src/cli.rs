@@ -3,12 +3,14 @@
 //! The command line of the daemon.
 
 use std::fmt;
+use std::fs;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{bail, ensure, Context, Result};
+use chaos::Scenario;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::{Group, User};
@@ -125,6 +127,12 @@ pub struct Args {
         value_name = "drop=P,duplicate=P,reorder=P,corrupt=P,delay=P,seed=N"
     )]
     pub faults: Option<FaultPlan>,
+
+    /// Let commands, work requests, receives and packets fail by the rules of a scenario: a file,
+    /// or one of dying-peer, flaky-link, lossy-1pct, reg-fails, slow-commands and slow-receiver.
+    /// ctl chaos tells how often each rule has applied, and changes the rules.
+    #[arg(long, value_name = "FILE|NAME", value_parser = parse_scenario)]
+    pub chaos: Option<Scenario>,
 
     /// Do not offer this device feature, or all features of the device type. May be repeated.
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
@@ -760,6 +768,21 @@ fn parse_memory(text: &str) -> Result<u64> {
         mib(LEAST_MEMORY)
     );
     Ok(memory)
+}
+
+/// The scenario with this name, or in this file.
+fn parse_scenario(text: &str) -> Result<Scenario> {
+    if let Some(preset) = Scenario::preset(text) {
+        return Ok(preset.parse()?);
+    }
+    let content = fs::read_to_string(text).with_context(|| {
+        let names: Vec<_> = Scenario::PRESETS.iter().map(|(name, _)| *name).collect();
+        format!(
+            "there is no scenario of this name ({}), and no such file",
+            names.join(", ")
+        )
+    })?;
+    Ok(content.parse()?)
 }
 
 fn parse_uplink(text: &str) -> Result<UplinkConfig> {

@@ -12,7 +12,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Error, Result};
+use chaos::{RuleCounts, Scenario};
 use recorder::Traced;
 use rustix::process::geteuid;
 use sandbox::Kind;
@@ -106,6 +107,25 @@ pub enum CtlCommand {
         /// An L_Key or R_Key of the MR. All MRs of the port without it.
         key: Option<u32>,
     },
+    /// Lists the rules of the scenario of a port.
+    Rules {
+        /// Name of the port.
+        port: String,
+    },
+    /// Adds rules to the scenario of a port.
+    AddRules {
+        /// Name of the port.
+        port: String,
+        /// The text of a scenario.
+        rules: String,
+    },
+    /// Removes a rule from the scenario of a port.
+    RemoveRule {
+        /// Name of the port.
+        port: String,
+        /// Name of the rule.
+        rule: String,
+    },
     /// Tells the last events of a port.
     Events {
         /// Name of the port.
@@ -150,6 +170,8 @@ pub enum Reply {
     Qps(Vec<Value>),
     /// Descriptions of the CQs, SRQs or MRs that were asked for.
     Objects(Vec<Value>),
+    /// The rules of the scenario of a port, and their counts.
+    Rules(Vec<RuleCounts>),
     /// The events that were asked for.
     Events(Events),
     /// The capture of a port has ended.
@@ -269,6 +291,24 @@ impl Control {
             CtlCommand::Mr { port, key } => {
                 let found = self.ports.hca(&port)?.mr_details(key);
                 Reply::Objects(objects::describe(&port, "MR with key", key, found)?)
+            }
+            CtlCommand::Rules { port } => Reply::Rules(self.ports.hca(&port)?.rules().list()),
+            CtlCommand::AddRules { port, rules } => {
+                let scenario: Scenario = rules.parse()?;
+                let hca = self.ports.hca(&port)?;
+                hca.rules().add(&scenario).map_err(Error::msg)?;
+                tracing::info!(
+                    port,
+                    "{} rules were added to the scenario",
+                    scenario.0.len()
+                );
+                Reply::Done
+            }
+            CtlCommand::RemoveRule { port, rule } => {
+                let removed = self.ports.hca(&port)?.rules().remove(&rule);
+                ensure!(removed, "port {port} has no rule {rule:?}");
+                tracing::info!(port, "rule {rule} was removed from the scenario");
+                Reply::Done
             }
             CtlCommand::Events { port, from, qpn } => {
                 Reply::Events(Events::of(&*self.ports.hca(&port)?, from, qpn))

@@ -2,6 +2,7 @@
 
 //! The command `ctl`, which controls a running daemon.
 
+use std::fs;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
+use chaos::{RuleCounts, Scenario};
 use clap::Subcommand;
 use sockets::broker;
 
@@ -136,6 +138,20 @@ enum Command {
         #[arg(value_parser = parse_key)]
         key: Option<u32>,
     },
+    /// List the rules by which commands, work requests, receives and packets of a port fail, and
+    /// how often each has applied; or change the rules.
+    Chaos {
+        /// Name of the port.
+        port: String,
+
+        /// Add rules behind the others: the text of a rule, a file or the name of a scenario.
+        #[arg(long, value_name = "RULE|FILE|NAME", conflicts_with = "remove")]
+        add: Option<String>,
+
+        /// Remove the rule with this name.
+        #[arg(long, value_name = "RULE")]
+        remove: Option<String>,
+    },
     /// Print the last events of a port: commands, states and errors of its QPs, timeouts, NAKs,
     /// dropped packets.
     Events {
@@ -222,11 +238,33 @@ impl Command {
                 qpn: *qpn,
                 on: !off,
             },
+            Self::Chaos { port, add, remove } => {
+                let port = port.clone();
+                match (add, remove) {
+                    (Some(rules), _) => CtlCommand::AddRules {
+                        port,
+                        rules: scenario_text(rules),
+                    },
+                    (_, Some(rule)) => CtlCommand::RemoveRule {
+                        port,
+                        rule: rule.clone(),
+                    },
+                    _ => CtlCommand::Rules { port },
+                }
+            }
             Self::Upgrade => CtlCommand::Upgrade {},
             Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
         }
+    }
+}
+
+/// The text of a scenario that is given as itself, by its name, or in a file.
+fn scenario_text(given: &str) -> String {
+    match Scenario::preset(given) {
+        Some(preset) => preset.to_owned(),
+        None => fs::read_to_string(given).unwrap_or_else(|_| given.to_owned()),
     }
 }
 
@@ -282,6 +320,17 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
         Reply::Objects(objects) => {
             for object in &objects {
                 writeln!(to, "{}", objects::line(object))?;
+            }
+        }
+        Reply::Rules(rules) => {
+            for RuleCounts {
+                rule,
+                seen,
+                applied,
+                ..
+            } in rules
+            {
+                writeln!(to, "{rule}: applied to {applied} of {seen}")?;
             }
         }
         Reply::Events(told) => print(&told, to)?,

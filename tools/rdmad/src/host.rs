@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
+use chaos::{PortRules, Scenario};
 use dma::DmaSpace;
 use recorder::{Recorder, Ring};
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
@@ -41,6 +42,7 @@ pub struct Host {
     memory: u64,
     doorbell_shift: u8,
     withheld: Features,
+    scenario: Scenario,
     /// Transport features to offer in addition to those that are always offered.
     more: Features,
 }
@@ -100,6 +102,7 @@ impl Host {
             paths: args.paths().map(Path::to_owned).collect(),
             memory: args.memory,
             doorbell_shift: args.doorbell_stride,
+            scenario: args.chaos.clone().unwrap_or_default(),
             withheld: withheld.fold(Features::NONE, |all, features| all.union(*features)),
             more: if args.order_platform {
                 Features(1 << F_ORDER_PLATFORM)
@@ -131,6 +134,7 @@ impl Host {
                 Ring::memory(EVENTS),
                 Instant::now(),
             )),
+            rules: Arc::new(PortRules::new(&self.scenario, &port.name)),
             ..HcaConfig::new(port.mac.0)
         };
         config.limits.memory = port.memory.unwrap_or(self.memory);
