@@ -14,7 +14,7 @@ use crate::error::{Reason, Refusal, What};
 use crate::qp::Qp;
 use crate::Hca;
 
-/// What happens to the next receive of a QP.
+/// The effect of a rule on the next receive of a QP.
 pub(crate) enum Ordered {
     /// It is not there now.
     Withheld,
@@ -62,7 +62,7 @@ impl Hca {
 }
 
 impl Qp {
-    /// What a rule orders for an event of the QP of a kind of which `any` is any.
+    /// The effect of a rule on an event of the QP, of a kind of which `any` is any.
     #[inline]
     fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Effect> {
         let order = self.init.order;
@@ -85,7 +85,7 @@ impl Qp {
         }
     }
 
-    /// What a rule orders for the receive that a message is about to take.
+    /// The effect of a rule on the receive that a message is about to take.
     #[inline]
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
         let any = const { When::Receive(None) };

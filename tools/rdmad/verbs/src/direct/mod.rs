@@ -71,6 +71,10 @@ impl DirectRoute {
         let group = hca.config().group;
         let hcas = &hca.runtime().hcas;
         let peer = hcas.direct_peer(group, connection.path.dst_mac)?;
+        // Both ends must have the same path.
+        if hca.wants_packets() || peer.wants_packets() {
+            return None;
+        }
         Self::to(&peer, hca, qpn, connection)
     }
 

@@ -243,10 +243,7 @@ impl Qp {
             let attr = QpAttr { sq_psn, ..*attr };
             RequesterMachine::new(self.init.qp_type, connection.clone(), &attr)
         });
-        let route = match hca.wants_packets() {
-            true => None,
-            false => DirectRoute::find(hca, self.number, &connection),
-        };
+        let route = DirectRoute::find(hca, self.number, &connection);
         if route.is_none() {
             if let Some(packets) = machine.as_mut().or(requester.machine.as_mut()) {
                 requester.io.make_room(budget, packets)?;
