@@ -481,6 +481,11 @@ impl Bed {
         self.daemons.stalled()
     }
 
+    /// The rules of scenarios, each with how often it has applied.
+    pub fn rules(&self) -> Vec<String> {
+        self.daemons.rules()
+    }
+
     /// Failures of daemons since the last call, and complaints of guests' kernels.
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();

@@ -85,6 +85,9 @@ pub struct DeviceOptions {
     /// Faults on the wire path; with --joined, to and from VM 1 only: drop=0.01,seed=7,...
     #[arg(long, value_name = "FAULTS")]
     pub faults: Option<String>,
+    /// Failures by the rules of a scenario: a file or a name that virtio-rdmad knows
+    #[arg(long, value_name = "FILE|NAME")]
+    pub chaos: Option<String>,
     /// Worker threads of a daemon
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
@@ -308,23 +311,40 @@ impl Daemons {
         let until = Instant::now() + CTL_TIMEOUT;
         let running = self.lock();
         let controls = running.iter().map(|daemon| &daemon.control);
+        let request = |port| vec!["qp", port, "--why"];
         controls
-            .flat_map(|control| control.stalled(until))
+            .flat_map(|control| control.told(request, until))
+            .collect()
+    }
+
+    /// The rules of the scenarios of all ports, each with how often it has applied.
+    pub fn rules(&self) -> Vec<String> {
+        let until = Instant::now() + CTL_TIMEOUT;
+        let running = self.lock();
+        let controls = running.iter().map(|daemon| &daemon.control);
+        controls
+            .flat_map(|control| control.told(|port| vec!["chaos", port], until))
             .collect()
     }
 
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
     /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon upgrade VM`
-    /// replaces the running program by that at its path, `daemon stop VM` stops the engine, and
-    /// `daemon continue VM` lets it continue.
+    /// replaces the running program by that at its path, `daemon stop VM` stops the engine,
+    /// `daemon continue VM` lets it continue, and `daemon chaos VM OPTION...` changes the rules of
+    /// the scenario of the VM's first port.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let ["daemon", act @ ("kill" | "crash" | "upgrade" | "stop" | "continue"), vm] = words[..]
-        else {
-            bail!(
-                "unknown command: the host knows only \
-                 \"daemon kill|crash|upgrade|stop|continue VM\""
-            );
+        let (act, vm, change) = match words[..] {
+            ["daemon", act @ ("kill" | "crash" | "upgrade" | "stop" | "continue"), vm] => {
+                (act, vm, &[][..])
+            }
+            ["daemon", act @ "chaos", vm, ref change @ ..] if !change.is_empty() => {
+                (act, vm, change)
+            }
+            _ => bail!(
+                "unknown command: the host knows only \"daemon kill|crash|upgrade|stop|continue \
+                 VM\" and \"daemon chaos VM OPTION...\""
+            ),
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
         let mut running = self.lock();
@@ -338,6 +358,7 @@ impl Daemons {
             "upgrade" => daemon.upgrade()?,
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
             "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
+            "chaos" => daemon.control.change_rules(&name(vm, 1), change)?,
             _ => {
                 daemon.killed = true;
                 daemon.process.0.kill()?;
@@ -438,12 +459,17 @@ struct Control {
 }
 
 impl Control {
-    /// The QPs of all ports whose work stands still. The ports are asked side by side, since each
-    /// request takes the second in which the work has to stand still.
-    fn stalled(&self, until: Instant) -> Vec<String> {
+    /// The lines with which the daemon answers a request about each port. The ports are asked side
+    /// by side, since the request for QPs takes the second in which the work has to stand still.
+    fn told<'a>(
+        &'a self,
+        request: impl Fn(&'a str) -> Vec<&'a str>,
+        until: Instant,
+    ) -> Vec<String> {
         let mut found = Vec::new();
         for ports in self.ports.chunks(AT_ONCE) {
-            let asked: Vec<_> = ports.iter().filter_map(|port| self.ask(port)).collect();
+            let ask = |port: &'a String| self.ask(port, &request(port));
+            let asked: Vec<_> = ports.iter().filter_map(ask).collect();
             for (mut asking, output, port) in asked {
                 let status = asking.ends_within(until.saturating_duration_since(Instant::now()));
                 if status.is_some_and(|status| status.success()) {
@@ -455,12 +481,20 @@ impl Control {
         found
     }
 
-    /// Starts the request for the QPs of a port whose work stands still. Returns it, and the file
-    /// of its output.
-    fn ask<'a>(&self, port: &'a str) -> Option<(ReapedChild, PathBuf, &'a str)> {
+    /// Changes the rules of the scenario of a port: `change` are options of `ctl chaos`.
+    fn change_rules(&self, port: &str, change: &[&str]) -> Result<()> {
+        let mut command = ctl::command(&self.program, &self.socket);
+        let output = command.args(["chaos", port]).args(change).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}", said.trim());
+        Ok(())
+    }
+
+    /// Starts a request about a port. Returns it, and the file of its output.
+    fn ask<'a>(&self, port: &'a str, request: &[&str]) -> Option<(ReapedChild, PathBuf, &'a str)> {
         let output = self.socket.with_extension(format!("{port}.said"));
         let mut command = ctl::command(&self.program, &self.socket);
-        let asking = ReapedChild::spawn(command.args(["qp", port, "--why"]), &output);
+        let asking = ReapedChild::spawn(command.args(request), &output);
         Some((asking.ok()?, output, port))
     }
 }
@@ -541,6 +575,7 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         ),
         ("--uplink", options.uplink.clone().filter(|_| first)),
         ("--faults", options.faults.clone().filter(|_| first)),
+        ("--chaos", options.chaos.as_deref().map(scenario)),
         ("--workers", options.workers.map(|count| count.to_string())),
         ("--poll", options.poll.map(|time| time.to_string())),
         ("--doorbell-stride", options.doorbell_stride.clone()),
@@ -562,6 +597,11 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         .collect()
 }
 
+/// A scenario for a daemon with another working directory.
+fn scenario(given: &str) -> String {
+    fs::canonicalize(given).map_or_else(|_| given.to_owned(), |path| text(&path))
+}
+
 fn text(path: &Path) -> String {
     path.display().to_string()
 }
@@ -575,14 +615,14 @@ mod tests {
         let options = DeviceOptions {
             pcap: Some("/p".into()),
             faults: Some("drop=0.1".into()),
-            workers: Some(2),
+            chaos: Some("reg-fails".into()),
             ..DeviceOptions::default()
         };
         assert_eq!(
             arguments(&options, 0).join(" "),
-            "--pcap /p --faults drop=0.1 --workers 2"
+            "--pcap /p --faults drop=0.1 --chaos reg-fails"
         );
-        assert_eq!(arguments(&options, 1).join(" "), "--workers 2");
+        assert_eq!(arguments(&options, 1).join(" "), "--chaos reg-fails");
     }
 
     // abi: R-90

@@ -64,6 +64,8 @@ struct Summary {
     missing: Vec<&'static str>,
     /// If the command did not end: the QPs whose work stood still, each with the reason.
     stalled: Vec<String>,
+    /// The rules of scenarios, each with how often it has applied.
+    rules: Vec<String>,
     vms: u8,
     accel: Option<String>,
     boot_seconds: f64,
@@ -95,6 +97,7 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
         wrong: Vec::new(),
         missing: Vec::new(),
         stalled: Vec::new(),
+        rules: Vec::new(),
         vms: options.vms,
         accel: None,
         boot_seconds: 0.0,
@@ -129,6 +132,9 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
             bed.phases.end("command");
             summary.phases = bed.phases.all().to_vec();
             summary.qemu_seconds = bed.processor_time().as_secs_f64();
+            if options.device.chaos.is_some() {
+                summary.rules = bed.rules();
+            }
             summary.wrong = bed.end();
             if limits.is_over() {
                 eprint!("{}", bed.log_tails());
@@ -323,7 +329,8 @@ fn verdict(summary: &Summary, signal: usize) -> u8 {
 }
 
 fn report(name: &str, job: &Job, summary: &Summary) -> Result<()> {
-    for line in summary.wrong.iter().chain(&summary.stalled) {
+    let lines = [&summary.rules, &summary.wrong, &summary.stalled];
+    for line in lines.into_iter().flatten() {
         eprintln!("{name}: {line}");
     }
     if let Some(error) = &summary.error {

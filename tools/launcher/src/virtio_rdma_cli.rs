@@ -126,6 +126,11 @@ struct Machines {
     /// Faults of the packets between the VMs: drop=0.01,seed=7,... Implies --path wire
     #[arg(long, value_name = "FAULTS")]
     faults: Option<String>,
+    /// Failures by the rules of a scenario: a file, or reg-fails, dying-peer, lossy-1pct ...
+    ///
+    /// At the end, a line for each rule of a VM's port tells how often it has applied.
+    #[arg(long, value_name = "FILE|NAME")]
+    chaos: Option<String>,
     /// Write the packets between the VMs to a file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -164,6 +169,7 @@ impl Machines {
                 ports: self.ports,
                 path,
                 faults: self.faults.clone(),
+                chaos: self.chaos.clone(),
                 pcap: self.pcap.clone(),
                 ..DeviceOptions::default()
             },
