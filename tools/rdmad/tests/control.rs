@@ -59,6 +59,55 @@ fn workers_are_told() {
     }
 }
 
+/// Rules of scenarios come from a file or a name, for one port or for all, and change while the
+/// daemon runs.
+#[test]
+fn scenarios_are_told_and_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("scenario");
+    let file = file.to_str().unwrap();
+    fs::write(
+        file,
+        "# Of one port.\nlate: send SEND port b nth 3 then fail REM_OP_ERR\n",
+    )
+    .unwrap();
+    let more = ["--port", &port(dir.path(), "b", 2), "--chaos", file];
+    let daemon = start(dir.path(), &more);
+    assert_eq!(done(dir.path(), &["chaos", "a"]), "");
+    let late = "late: send SEND port b nth 3 then fail REM_OP_ERR: applied to 0 of 0\n";
+    assert_eq!(done(dir.path(), &["chaos", "b"]), late);
+    done(dir.path(), &["chaos", "a", "--add", "slow-commands"]);
+    let slow = "slow-commands: command any then wait 50ms: applied to 0 of 0\n";
+    assert_eq!(done(dir.path(), &["chaos", "a"]), slow);
+    let json = done(dir.path(), &["--json", "chaos", "a"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["rules"][0]["applied"], 0, "{json}");
+    done(
+        dir.path(),
+        &["chaos", "b", "--add", "receive nth 2 then withhold"],
+    );
+    done(dir.path(), &["chaos", "b", "--remove", "late"]);
+    let left = "line-1: receive nth 2 then withhold: applied to 0 of 0\n";
+    assert_eq!(done(dir.path(), &["chaos", "b"]), left);
+    for (change, told) in [
+        (
+            ["--add", "slow-commands"],
+            "there is a rule \"slow-commands\" already",
+        ),
+        (["--add", file], "there is no rule for port a"),
+        (
+            ["--add", "receive twice"],
+            "line 1, column 9: \"twice\" is not",
+        ),
+        (["--remove", "late"], "port a has no rule \"late\""),
+    ] {
+        let error = refused(dir.path(), &[&["chaos", "a"], &change[..]].concat());
+        assert!(error.contains(told), "{error}");
+    }
+    assert!(refused(dir.path(), &["chaos", "c"]).contains("there is no port \"c\""));
+    assert!(!log(daemon).contains("refused system call"));
+}
+
 #[test]
 fn the_level_of_the_log_changes() {
     let dir = tempfile::tempdir().unwrap();

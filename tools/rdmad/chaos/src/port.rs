@@ -18,7 +18,7 @@ use crate::scenario::{Scenario, MAX_RULES};
 pub struct PortRules {
     /// Name of the port.
     port: String,
-    /// Which kinds of events have rules: bits of [`hook`].
+    /// The kinds of events that have rules: bits of [`hook`].
     hooks: AtomicU8,
     rules: Mutex<Vec<Counted>>,
 }
@@ -70,7 +70,7 @@ const fn hook(when: When) -> u8 {
 }
 
 impl PortRules {
-    /// Those rules of a scenario that are for the port `name`.
+    /// The rules of a scenario that are for the port `name`.
     pub fn new(scenario: &Scenario, name: &str) -> Self {
         let rules = Self {
             port: name.to_owned(),

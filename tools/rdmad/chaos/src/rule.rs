@@ -39,7 +39,7 @@ pub struct Rule {
     /// The port that the rule is for; `None` for each port.
     pub port: Option<String>,
     pub when: When,
-    /// Which of the events fail, counted from 1.
+    /// The events that fail, counted from 1.
     pub(crate) count: Count,
     /// How many events fail at most.
     pub(crate) times: Option<u64>,
@@ -64,7 +64,7 @@ pub enum When {
 /// The QPs that a rule is about: one, by its [order](Event::qp), or any.
 pub type OfQp = Option<u32>;
 
-/// Something that happens on a port.
+/// An event of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The order of its QP among all QPs that the driver has created, from 1; 0 for none.
@@ -73,7 +73,7 @@ pub struct Event {
     pub opcode: u32,
 }
 
-/// Which events of those that a rule is about.
+/// A choice among the events that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
     Nth(u64),
@@ -85,7 +85,7 @@ pub(crate) enum Count {
     },
 }
 
-/// What happens to an event.
+/// The effect of a rule on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The command is refused.

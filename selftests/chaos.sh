@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Failures on order: rules of a scenario choose what fails, and stock programs see it as they would
+# see it of a network adapter.
+# testbed: --path direct
+# more: --path wire
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Adds a rule to the scenario of a VM. There is one at a time.
+order() { on 0 daemon chaos "$1" --add "rule: $2"; }
+
+forget() { on 0 daemon chaos "$1" --remove rule; }
+
+counter() { cat "/sys/class/infiniband/$(device 1)/ports/1/hw_counters/$1"; }
+
+pingpong() { pair -g ibv_rc_pingpong -n 40 -s 20000; }
+
+# Checks that the pingpong fails on a VM with this number of a status, and of which work request.
+# ibv_rc_pingpong gives receives the ID 1 and sends the ID 2.
+fails() {
+	local file
+	file=$([[ $1 == 1 ]] && echo "$work/active" || echo "$work/passive")
+	grep -q "Failed status .* ($2) for wr_id $3" "$file"
+}
+
+# Every status of send work requests, by the numbers of enum ibv_wc_status.
+test_send_work_requests() {
+	local status
+	for status in LOC_LEN_ERR:1 LOC_QP_OP_ERR:2 LOC_PROT_ERR:4 MW_BIND_ERR:6 BAD_RESP_ERR:7 \
+		REM_INV_REQ_ERR:9 REM_ACCESS_ERR:10 REM_OP_ERR:11 RETRY_EXC_ERR:12 \
+		RNR_RETRY_EXC_ERR:13; do
+		order 1 "send any nth 7 then fail ${status%:*}"
+		! pingpong || fail "$status was not noticed"
+		fails 1 "${status#*:}" 2
+		forget 1
+		pingpong
+	done
+}
+
+# A receive that fails ends its sender's work request too, on the other VM.
+test_receives() {
+	local status
+	for status in LOC_LEN_ERR:1 LOC_QP_OP_ERR:2 LOC_PROT_ERR:4; do
+		order 1 "receive nth 7 then fail ${status%:*}"
+		! pingpong || fail "$status was not noticed"
+		fails 1 "${status#*:}" 1
+		fails 2 11 2
+		forget 1
+		pingpong
+	done
+}
+
+# Messages that find no receive, and packets that are lost, are sent again: programs notice nothing.
+test_repetitions() {
+	local before
+	before=$(counter rnr_naks_sent)
+	order 1 "receive every 7 then withhold"
+	pingpong
+	(($(counter rnr_naks_sent) >= before + 5))
+	forget 1
+	before=$(counter retransmitted_packets)
+	order 1 "packet every 50 then drop"
+	pingpong
+	(($(counter retransmitted_packets) > before))
+	forget 1
+}
+
+# Commands are refused at the call that the rule names.
+test_commands() {
+	local name case
+	name=$(device 1)
+	for case in "CREATE_PD:allocate PD" "CREATE_CQ:create CQ" "REG_USER_MR:register MR" \
+		"CREATE_QP:create QP" "MODIFY_QP:modify QP to INIT"; do
+		order 1 "command ${case%:*} nth 1 then refuse ENOMEM"
+		! ibv_rc_pingpong -d "$name" >"$work/refused" 2>&1 || fail "$case was not noticed"
+		cat "$work/refused"
+		grep -qi "${case#*:}" "$work/refused"
+		forget 1
+	done
+	order 1 "command any then wait 30ms"
+	pingpong
+	forget 1
+}
+
+# Rules and their counts outlive an upgrade of the daemon.
+test_upgrade() {
+	order 1 "command CREATE_QP nth 2 then refuse ENOMEM"
+	pingpong
+	on 0 daemon upgrade 1
+	! pingpong || fail "the second QP was not refused"
+	grep -q "Couldn't create QP" "$work/active"
+	forget 1
+}
+
+run_tests test_send_work_requests test_receives test_repetitions test_commands test_upgrade
