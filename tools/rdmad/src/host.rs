@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
-use chaos::{PortRules, Scenario};
+use chaos::Scenario;
 use dma::DmaSpace;
 use recorder::{Recorder, Ring};
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
@@ -134,7 +134,7 @@ impl Host {
                 Ring::memory(EVENTS),
                 Instant::now(),
             )),
-            rules: Arc::new(PortRules::new(&self.scenario, &port.name)),
+            scenario: self.scenario.clone(),
             ..HcaConfig::new(port.mac.0)
         };
         config.limits.memory = port.memory.unwrap_or(self.memory);

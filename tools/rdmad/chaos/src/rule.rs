@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::{Command, Errno};
-use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 
 /// The longest pause that a rule may order. A daemon with a paused command can't be upgraded.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -23,6 +23,13 @@ pub(crate) const SEND_STATUSES: [WcStatus; 10] = [
     WcStatus::RemOpErr,
     WcStatus::RetryExcErr,
     WcStatus::RnrRetryExcErr,
+];
+
+/// The events with which a QP of this device goes to ERR.
+pub(crate) const QP_EVENTS: [AsyncEvent; 3] = [
+    AsyncEvent::QpFatal,
+    AsyncEvent::QpReqErr,
+    AsyncEvent::QpAccessErr,
 ];
 
 /// The statuses with which a receive of this device can end by itself, before its message arrives.
@@ -94,10 +101,14 @@ pub enum What {
     Wait(Duration),
     /// The work request ends with this status when those before it have ended.
     Fail(WcStatus),
+    /// The QP goes to ERR and raises this event.
+    Raise(AsyncEvent),
     /// The message finds no receive now.
     Withhold,
     /// The packet is lost.
     Drop,
+    /// The device fails, as by a defect, and asks its driver for a reset.
+    Crash,
 }
 
 impl What {
@@ -109,6 +120,8 @@ impl What {
             Self::Fail(_) => 2,
             Self::Withhold => 3,
             Self::Drop => 4,
+            Self::Raise(_) => 5,
+            Self::Crash => 6,
         }
     }
 }
@@ -162,7 +175,7 @@ pub(crate) trait Word: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-words! { Command WrOpcode Errno WcStatus }
+words! { Command WrOpcode Errno WcStatus AsyncEvent }
 
 fn word_or_any<W: Word>(value: Option<W>) -> &'static str {
     value.map_or(ANY, W::word)
@@ -212,6 +225,8 @@ impl Display for Rule {
             What::Fail(status) => write!(f, " then fail {}", status.word()),
             What::Withhold => f.write_str(" then withhold"),
             What::Drop => f.write_str(" then drop"),
+            What::Raise(event) => write!(f, " then raise {}", event.word()),
+            What::Crash => f.write_str(" then crash"),
         }
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::rule::{Count, Rule, What, When, Word, ANY, MAX_WAIT, RECEIVE_STATUSES, SEND_STATUSES};
+use crate::rule::{
+    Count, Rule, What, When, Word, ANY, MAX_WAIT, QP_EVENTS, RECEIVE_STATUSES, SEND_STATUSES,
+};
 
 /// Maximum number of rules: each event is compared with all of them.
 pub(crate) const MAX_RULES: usize = 64;
@@ -285,6 +287,14 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             words.skip();
             What::Fail(words.word("a status of receives", &RECEIVE_STATUSES)?)
         }
+        ("raise", When::Send(..) | When::Receive(_)) => {
+            words.skip();
+            What::Raise(words.word("an event with which a QP fails", &QP_EVENTS)?)
+        }
+        ("crash", When::Command(_) | When::Send(..) | When::Receive(_)) => {
+            words.skip();
+            What::Crash
+        }
         ("withhold", When::Receive(_)) => {
             words.skip();
             What::Withhold
@@ -293,9 +303,9 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             words.skip();
             What::Drop
         }
-        (_, When::Command(_)) => words.read("refuse or wait", |_| None)?,
-        (_, When::Send(..)) => words.read("fail", |_| None)?,
-        (_, When::Receive(_)) => words.read("fail or withhold", |_| None)?,
+        (_, When::Command(_)) => words.read("refuse, wait or crash", |_| None)?,
+        (_, When::Send(..)) => words.read("fail, raise or crash", |_| None)?,
+        (_, When::Receive(_)) => words.read("fail, raise, withhold or crash", |_| None)?,
         (_, When::Packet(_)) => words.read("drop", |_| None)?,
     };
     if !words.rest.is_empty() {
@@ -315,7 +325,7 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
 #[cfg(test)]
 mod tests {
     use virtio_rdma_abi::ctrl::{Command, Errno};
-    use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+    use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 
     use super::*;
 
@@ -330,10 +340,12 @@ mod tests {
             command any then wait 20ms\n\
             receive qp 1 nth 2 then withhold\n\
             receive then fail LOC_LEN_ERR\n\
-            packet qp 3 every 100 then drop\n"
+            packet qp 3 every 100 then drop\n\
+            receive then raise QP_ACCESS_ERR\n\
+            command DESTROY_QP then crash\n"
             .parse()
             .unwrap();
-        let [reg, send, slow, none, short, lost] = &scenario.0[..] else {
+        let [reg, send, slow, none, short, lost, event, crash] = &scenario.0[..] else {
             panic!("{scenario:?}");
         };
         assert_eq!(reg.when, When::Command(Some(Command::RegUserMr)));
@@ -360,6 +372,8 @@ mod tests {
         );
         assert_eq!(short.what, What::Fail(WcStatus::LocLenErr));
         assert_eq!((lost.when, lost.what), (When::Packet(Some(3)), What::Drop));
+        assert_eq!(event.what, What::Raise(AsyncEvent::QpAccessErr));
+        assert_eq!(crash.what, What::Crash);
         assert_eq!(slow.what, What::Wait(Duration::from_millis(20)));
         for rule in &scenario.0 {
             let again: Scenario = rule.to_string().parse().unwrap();
@@ -401,7 +415,7 @@ mod tests {
             (
                 "send any then refuse EIO",
                 (1, 15),
-                "\"refuse\" is not fail",
+                "\"refuse\" is not fail, raise",
             ),
             (
                 "send any then fail SUCCESS",

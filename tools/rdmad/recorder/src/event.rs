@@ -108,7 +108,9 @@ const WAITS: Unit = |bits| {
 };
 
 /// The effects of rules of a scenario, by their numbers.
-const EFFECTS: [&str; 5] = ["refuse", "wait", "fail", "withhold", "drop"];
+const EFFECTS: [&str; 7] = [
+    "refuse", "wait", "fail", "withhold", "drop", "raise", "crash",
+];
 
 const EFFECT: Unit = |number| {
     let effect = usize::try_from(number).ok().and_then(|at| EFFECTS.get(at));

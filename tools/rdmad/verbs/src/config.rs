@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
-use chaos::PortRules;
+use chaos::Scenario;
 use recorder::{Recorder, Ring};
 use roce::rc::MAX_RD_ATOMIC;
 use scheduler::PortFlows;
@@ -258,8 +258,8 @@ pub struct HcaConfig {
     pub group: u32,
     /// The recorder of the port's events.
     pub recorder: Arc<Recorder>,
-    /// Failures on order.
-    pub rules: Arc<PortRules>,
+    /// Failures on order. The port's name is that of its recorder.
+    pub scenario: Scenario,
 }
 
 /// Speed of a link, in the terms of the verbs: number and speed of lanes.
@@ -326,7 +326,7 @@ impl HcaConfig {
             rates: PortRates::default(),
             group: 0,
             recorder: Arc::new(Recorder::new("", Ring::memory(EVENTS), Instant::now())),
-            rules: Arc::default(),
+            scenario: Scenario::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
+use chaos::PortRules;
 use crossbeam_utils::CachePadded;
 use dma::DmaSpace;
 use recorder::Kind;
@@ -78,6 +79,8 @@ pub struct Hca {
     /// not use.
     pub(crate) refused_gids: AtomicU64,
     pub(crate) violations: Violations,
+    /// Failures on order.
+    rules: PortRules,
     /// Number of QPs that the driver has created since the last reset, without the GSI QP.
     pub(crate) created_qps: AtomicU32,
     /// The events of the port, except those that counter sets count.
@@ -127,6 +130,7 @@ impl Hca {
                 objects: Objects::new(&runtime.secret, &budget, &limits),
                 refused_gids: AtomicU64::new(0),
                 violations: Violations::default(),
+                rules: PortRules::new(&config.scenario, config.recorder.port()),
                 created_qps: AtomicU32::new(0),
                 counters: HcaCounters::new(runtime.scheduler.workers()),
                 flows: Flows::new(runtime.clone(), port, &limits),
@@ -138,6 +142,11 @@ impl Hca {
                 config,
             })
         })
+    }
+
+    /// The rules of the port's scenario.
+    pub fn rules(&self) -> &PortRules {
+        &self.rules
     }
 
     /// The configuration space.
@@ -192,7 +201,8 @@ impl Hca {
             .ok()
     }
 
-    fn note_failure(&self, why: &str) {
+    /// The HCA fails: its driver is asked for a reset.
+    pub(crate) fn note_failure(&self, why: &str) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             *self.failure.lock() = Some(why.to_owned());
             self.note(Kind::PortFailed, 0, 0);

@@ -4,7 +4,7 @@
 
 use std::thread;
 
-use chaos::{Applied, Event, PortRules, What as Effect, When};
+use chaos::{Applied, Event, What as Effect, When};
 use recorder::Kind;
 use roce::work::{WcFault, WcReason};
 use virtio_rdma_abi::ctrl::Command;
@@ -19,14 +19,11 @@ pub(crate) enum Ordered {
     /// It is not there now.
     Withheld,
     Fails(WcFault),
+    /// The QP or the device has failed.
+    Useless,
 }
 
 impl Hca {
-    /// The rules of the port's scenario.
-    pub fn rules(&self) -> &PortRules {
-        &self.config().rules
-    }
-
     fn note_applied(&self, qpn: u32, applied: &Applied) {
         let Applied { number, what, .. } = applied;
         self.note_event(recorder::Event {
@@ -56,23 +53,38 @@ impl Hca {
                 thread::sleep(time);
                 None
             }
+            Effect::Crash => {
+                self.fail_on_order(&applied);
+                None
+            }
             _ => None,
         }
+    }
+
+    fn fail_on_order(&self, applied: &Applied) {
+        self.note_failure(&format!("rule {} of the scenario", applied.name));
     }
 }
 
 impl Qp {
-    /// The effect of a rule on an event of the QP, of a kind of which `any` is any.
+    /// The effect of a rule on an event of the QP, of a kind of which `any` is any. If the effect
+    /// is a failure of the QP or the device, it has failed.
     #[inline]
     fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Effect> {
         let order = self.init.order;
         let event = || Event { qp: order, opcode };
         let applied = hca.rules().event(any, event)?;
         hca.note_applied(self.number.get(), &applied);
+        match applied.what {
+            Effect::Raise(event) => self.fail(hca, Some(event)),
+            Effect::Crash => hca.fail_on_order(&applied),
+            _ => {}
+        }
         Some(applied.what)
     }
 
-    /// The fault of a send work request that begins, if a rule orders one.
+    /// The fault of a send work request that begins, if a rule orders one. The caller holds the
+    /// lock of the requester.
     #[inline]
     pub(crate) fn ordered_fault(&self, hca: &Hca, opcode: impl FnOnce() -> u32) -> Option<WcFault> {
         let any = const { When::Send(None, None) };
@@ -81,18 +93,19 @@ impl Qp {
         }
         match self.ordered(hca, any, opcode())? {
             Effect::Fail(status) => Some(fault(status)),
-            _ => None,
+            _ => Some(WcFault::FLUSHED),
         }
     }
 
-    /// The effect of a rule on the receive that a message is about to take.
+    /// The effect of a rule on the receive that a message is about to take. The caller holds the
+    /// lock of the responder.
     #[inline]
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
         let any = const { When::Receive(None) };
         match self.ordered(hca, any, 0)? {
             Effect::Withhold => Some(Ordered::Withheld),
             Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
-            _ => None,
+            _ => Some(Ordered::Useless),
         }
     }
 

@@ -3,9 +3,11 @@
 //! Rules of scenarios: what fails, by whom it is noticed, and that nothing else changes.
 
 use testkit::engine::*;
+use testkit::wait_until;
 use verbs::{DataPath, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdCreatePd, Errno};
-use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
 
 /// Adds the rules to the scenario of a VM.
 fn order(vm: &Vm, rules: &str) {
@@ -95,6 +97,58 @@ fn a_receive_fails_with_the_status() {
             p.cq_a.expect(4, WcStatus::RemOpErr);
             p.qb.wait_for(QpState::Err);
             assert_eq!(counts(p.b), [(2, 1)]);
+        });
+    }
+}
+
+/// A QP fails with an event, at a send work request or at a receive.
+#[test]
+fn a_qp_fails_with_an_event() {
+    for event in [
+        AsyncEvent::QpFatal,
+        AsyncEvent::QpReqErr,
+        AsyncEvent::QpAccessErr,
+    ] {
+        let name = event.c_name().to_str().unwrap();
+        each(|p| {
+            order(p.a, &format!("send any nth 2 then raise {name}"));
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 100));
+            p.cq_a.expect(1, WcStatus::Success);
+            p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 100));
+            p.cq_a.expect(2, WcStatus::WrFlushErr);
+            assert_eq!(p.qa.state(), QpState::Err);
+            p.a.sink.expect(EventKind::Async(event), p.qa.cookie);
+        });
+        each(|p| {
+            order(p.b, &format!("receive then raise {name}"));
+            p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+            p.qa.post(&p.send(2, 100));
+            p.cq_a.expect(2, WcStatus::RemOpErr);
+            p.responder_failed(Some(event));
+            p.cq_b.expect(1, WcStatus::WrFlushErr);
+        });
+    }
+}
+
+/// The device of a port fails and asks for a reset, at each kind of event. Its peers live.
+#[test]
+fn a_device_fails() {
+    for rule in ["command CREATE_PD", "send any", "receive"] {
+        each(|p| {
+            order(p.a, &format!("x: {rule} nth 1 then crash"));
+            if rule == "command CREATE_PD" {
+                assert_eq!(p.a.call(CmdCreatePd {}).unwrap_err(), Errno::Eio.value());
+            } else if rule == "receive" {
+                p.qa.post_recv(1, &[]);
+                p.qb.post(&Wr::new(2, WrOpcode::Send));
+            } else {
+                p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 100));
+            }
+            wait_until("the device asks for a reset", || {
+                p.a.sink.failure().is_some()
+            });
+            assert_eq!(p.a.hca.failure().unwrap(), "rule x of the scenario");
+            assert!(p.b.hca.failure().is_none());
         });
     }
 }

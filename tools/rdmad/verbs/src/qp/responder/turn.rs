@@ -165,6 +165,7 @@ impl<'a> ResponderTurn<'a> {
         match self.qp.ordered_receive(self.hca) {
             None => self.fetch(io),
             Some(Ordered::Withheld) => Ok(None),
+            Some(Ordered::Useless) => Err(BadReceive),
             Some(Ordered::Fails(fault)) => {
                 let Some(next) = self.fetch(io)? else {
                     return Ok(None);
