@@ -35,8 +35,8 @@ test_send_work_requests() {
 		! pingpong || fail "$status was not noticed"
 		fails 1 "${status#*:}" 2
 		forget 1
-		pingpong
 	done
+	pingpong
 }
 
 # A receive that fails ends its sender's work request too, on the other VM.
@@ -48,7 +48,6 @@ test_receives() {
 		fails 1 "${status#*:}" 1
 		fails 2 11 2
 		forget 1
-		pingpong
 	done
 }
 
@@ -84,6 +83,29 @@ test_commands() {
 	forget 1
 }
 
+# A QP fails with an event, which is not a completion: its work requests are flushed.
+test_events() {
+	local event
+	for event in QP_FATAL QP_REQ_ERR QP_ACCESS_ERR; do
+		order 1 "send any nth 7 then raise $event"
+		! pingpong || fail "$event was not noticed"
+		fails 1 5 '[12]'
+		forget 1
+	done
+}
+
+# A device fails: programs get the event, the driver resets it and probes it again.
+test_device() {
+	start_watch
+	mark_log
+	order 1 "send any nth 7 then crash"
+	! pingpong || fail "the failure was not noticed"
+	watch_is_told
+	until_ok 120 recovers
+	forget 1
+	until_ok 60 pingpong
+}
+
 # Rules and their counts outlive an upgrade of the daemon.
 test_upgrade() {
 	order 1 "command CREATE_QP nth 2 then refuse ENOMEM"
@@ -94,4 +116,5 @@ test_upgrade() {
 	forget 1
 }
 
-run_tests test_send_work_requests test_receives test_repetitions test_commands test_upgrade
+run_tests test_send_work_requests test_receives test_repetitions test_commands test_events \
+	test_device test_upgrade

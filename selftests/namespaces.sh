@@ -4,7 +4,7 @@
 # Network namespaces and the rdma cgroup. In exclusive mode, the device moves to another namespace
 # and back, also under traffic, when the namespace is deleted, and when another device has its name.
 # The processes of a cgroup can't create more objects than its limit.
-# testbed: --path direct
+# more: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
