@@ -94,8 +94,10 @@ test_events() {
 	done
 }
 
-# A device fails: programs get the event, the driver resets it and probes it again.
+# A device fails: programs get the event, the driver resets it and probes it again. The pingpong
+# only polls, and gets nothing to poll any more.
 test_device() {
+	local patience=10
 	start_watch
 	mark_log
 	order 1 "send any nth 7 then crash"
