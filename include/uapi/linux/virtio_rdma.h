@@ -959,6 +959,8 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_ERRNO_EPERM 1
 /* The device failed. Drivers must treat unknown numbers like this one. */
 #define VIRTIO_RDMA_ERRNO_EIO 5
+/* The device is busy: the same command may succeed later. */
+#define VIRTIO_RDMA_ERRNO_EAGAIN 11
 /* A limit is reached. */
 #define VIRTIO_RDMA_ERRNO_ENOMEM 12
 /* The device can't access the memory. */
@@ -969,10 +971,14 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_ERRNO_EEXIST 17
 /* The request is invalid. */
 #define VIRTIO_RDMA_ERRNO_EINVAL 22
+/* A table or list is full. */
+#define VIRTIO_RDMA_ERRNO_ENOSPC 28
 /* The device does not support the operation. */
 #define VIRTIO_RDMA_ERRNO_EOPNOTSUPP 95
 /* The address belongs to another port. */
 #define VIRTIO_RDMA_ERRNO_EADDRINUSE 98
+/* A part of the device or of the network did not answer in time. */
+#define VIRTIO_RDMA_ERRNO_ETIMEDOUT 110
 
 /**
  * struct virtio_rdma_cmd_query_port - request of QUERY_PORT (RFC: struct cmd_query_port)

@@ -148,6 +148,8 @@ wire_enum! {
         Eperm = 1,
         /// The device failed. Drivers must treat unknown numbers like this one.
         Eio = 5,
+        /// The device is busy: the same command may succeed later.
+        Eagain = 11,
         /// A limit is reached.
         Enomem = 12,
         /// The device can't access the memory.
@@ -158,10 +160,14 @@ wire_enum! {
         Eexist = 17,
         /// The request is invalid.
         Einval = 22,
+        /// A table or list is full.
+        Enospc = 28,
         /// The device does not support the operation.
         Eopnotsupp = 95,
         /// The address belongs to another port.
         Eaddrinuse = 98,
+        /// A part of the device or of the network did not answer in time.
+        Etimedout = 110,
     }
 }
 

@@ -527,13 +527,16 @@ fn error_of(errno: Errno) -> Error {
     match errno {
         Errno::Eperm => EPERM,
         Errno::Eio => EIO,
+        Errno::Eagain => EAGAIN,
         Errno::Enomem => ENOMEM,
         Errno::Efault => EFAULT,
         Errno::Ebusy => EBUSY,
         Errno::Eexist => EEXIST,
         Errno::Einval => EINVAL,
+        Errno::Enospc => ENOSPC,
         Errno::Eopnotsupp => EOPNOTSUPP,
         Errno::Eaddrinuse => EADDRINUSE,
+        Errno::Etimedout => ETIMEDOUT,
     }
 }
 

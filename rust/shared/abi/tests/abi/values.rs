@@ -49,7 +49,7 @@ fn enumerations() {
     // abi: R-100
     values!(Command: u8 = 1..=37);
     // abi: R-1110
-    values!(Errno: u8 = [1, 5, 12, 14, 16, 17, 22, 95, 98]);
+    values!(Errno: u8 = [1, 5, 11, 12, 14, 16, 17, 22, 28, 95, 98, 110]);
     // abi: R-141
     values!(PortState: u8 = 0..=5);
     // abi: R-142
