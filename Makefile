@@ -355,7 +355,8 @@ fmt: setup
 clean:
 	rm -rf $(build)/target $(build)/target-fuzz $(build)/target-coverage $(build)/planted \
 		$(build)/module $(build)/module-clippy $(build)/module-doc $(build)/provider \
-		$(build)/logs $(build)/modules $(build)/cache
+		$(build)/logs $(build)/modules $(build)/cache $(build)/kverbs $(build)/bundle \
+		$(build)/target-host $(build)/check
 
 distclean:
 	tools/dev/setup --remove

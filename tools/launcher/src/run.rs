@@ -44,7 +44,7 @@ pub struct Job {
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     pub command: Vec<String>,
 }
 

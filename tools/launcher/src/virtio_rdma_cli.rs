@@ -344,6 +344,30 @@ mod tests {
         assert!(variable("THERE_IS_NO_SUCH_VARIABLE").is_err());
     }
 
+    /// An option with a mistake is not taken for the command.
+    #[test]
+    fn options_end_at_the_command() {
+        let parsed = |words: &str| {
+            let words = format!("virtio-rdma run {words}");
+            Options::try_parse_from(words.split_whitespace())
+        };
+        for words in ["--timout 5 -- true", "--bogus", "--bogus true"] {
+            let error = parsed(words).err().expect(words).to_string();
+            assert!(error.contains("unexpected argument"), "{error}");
+        }
+        for words in [
+            "true --timeout 5",
+            "-- true --timeout 5",
+            "-- --odd --timeout 5",
+        ] {
+            let Action::Run { job, machines, .. } = parsed(words).ok().unwrap().action else {
+                unreachable!("a run was asked for");
+            };
+            assert_eq!(job.command[1..], ["--timeout", "5"]);
+            assert_eq!(machines.timeout, None);
+        }
+    }
+
     #[test]
     fn faults_are_those_of_packets() {
         let options = |words: &str| {
