@@ -34,6 +34,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::{
     chmod, chownat, fchmod, fstat, openat, AtFlags, FileType, Gid, Mode, OFlags, Uid,
 };
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
@@ -47,9 +48,9 @@ pub use self::remote::RemoteSocket;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.
 const MAX_PATH: usize = 107;
-/// Pauses in ms before the attempts to connect to a socket: a daemon that was killed may still be
-/// ending.
-const ATTEMPTS: [u64; 5] = [0, 10, 50, 200, 700];
+/// Pauses in ms before the attempts to get what a daemon or an engine has that was killed, and that
+/// may still be ending.
+const ATTEMPTS: [u64; 9] = [0, 2, 5, 10, 20, 40, 80, 200, 700];
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// User ID of root, who may replace any file.
@@ -275,6 +276,24 @@ fn prepare(
         Err(error) => return Err(failure(path, error)),
     }
     Ok(directory)
+}
+
+/// Calls `act` again and again, for about a second, while it fails with `busy`.
+///
+/// # Errors
+///
+/// `act` fails otherwise, or for so long.
+pub fn while_busy<T>(busy: Errno, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let is_busy = |error: &io::Error| error.raw_os_error() == Some(busy.raw_os_error());
+    let mut result = Err(busy.into());
+    for pause in ATTEMPTS {
+        if !result.as_ref().is_err_and(is_busy) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(pause));
+        result = act();
+    }
+    result
 }
 
 /// Opens the directory of the socket `path`.

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::io::Write;
 use std::marker;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -266,6 +267,26 @@ fn another_program_takes_over() {
         }
         [a, b] = [a, b].map(|side| side.again(PLAIN));
         exchange(&mut a, &mut b);
+    }
+}
+
+/// The socket of an uplink, which only one process can have, is free when the next engine needs it.
+#[test]
+fn an_uplink_is_bound_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = || {
+        UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+    };
+    let uplink = format!("udp:{}:{}", free(), free());
+    let daemon = daemon_with(dir.path(), "direct", &["--uplink", &uplink]);
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    exchange(&mut a, &mut b);
+    for _ in 0..4 {
+        daemon.upgrade();
+        send(&mut a, &mut b);
     }
 }
 

@@ -23,6 +23,7 @@ use std::ptr;
 
 use libc::{c_long, c_ulong};
 use rustix::event::{eventfd, EventfdFlags, PollFlags};
+use rustix::io::Errno;
 
 const IOCB_CMD_POLL: u16 = 5;
 const IOCB_FLAG_RESFD: u32 = 1 << 0;
@@ -76,16 +77,20 @@ impl Aio {
     pub(crate) fn new() -> io::Result<Self> {
         let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: c_ulong = 0;
-        // SAFETY: io_setup writes the number of the context, an unsigned long, through its second
-        // argument. That argument points to `context`, which is borrowed mutably during the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_io_setup,
-                REQUESTS as c_long,
-                ptr::from_mut(&mut context),
-            )
-        };
-        match check(result) {
+        // The contexts of the last engine may still be there.
+        let set_up = sockets::while_busy(Errno::AGAIN, || {
+            // SAFETY: io_setup writes the number of the context, an unsigned long, through its
+            // second argument. That argument points to `context`, which is borrowed mutably during
+            // the call.
+            check(unsafe {
+                libc::syscall(
+                    libc::SYS_io_setup,
+                    REQUESTS as c_long,
+                    ptr::from_mut(&mut context),
+                )
+            })
+        });
+        match set_up {
             Ok(_) => Ok(Self { context, ready }),
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(io::Error::new(
                 error.kind(),

@@ -113,7 +113,7 @@ fn open(name: &str) -> io::Result<File> {
         .write(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
         .open("/dev/net/tun")?;
-    attach(&file, name)?;
+    sockets::while_busy(Errno::BUSY, || attach(&file, name))?;
     Ok(file)
 }
 

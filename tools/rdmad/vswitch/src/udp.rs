@@ -72,7 +72,7 @@ struct Arrival {
 impl Udp {
     /// Binds a socket and connects it to the remote end.
     pub(crate) fn open(bind: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind(bind)?;
+        let socket = sockets::while_busy(Errno::ADDRINUSE, || UdpSocket::bind(bind))?;
         socket.connect(remote)?;
         socket.set_nonblocking(true)?;
         // Datagrams that exceed the path's MTU are fragmented. With IPv4, routers can fragment
