@@ -204,13 +204,17 @@ mod tests {
         let passer = gate.enter();
         let (sender, receiver) = channel();
         gate.close();
-        let waiting = thread::spawn(move || passer.while_held(|| receiver.recv().unwrap()));
+        let (works, worked) = channel();
+        let waiting = thread::spawn(move || {
+            passer.while_held(|| receiver.recv().unwrap());
+            works.send(()).unwrap();
+        });
         let holds_all = gate.holds_all(soon());
         sender.send(()).unwrap();
         // It has got what it waited for, and may not work.
-        let is_held = gate.holds_all(soon()) && !waiting.is_finished();
+        let is_held = worked.recv_timeout(Duration::from_millis(50)).is_err();
         gate.open();
         waiting.join().unwrap();
-        assert!(holds_all && is_held);
+        assert!(holds_all && is_held && worked.recv().is_ok());
     }
 }

@@ -296,7 +296,8 @@ impl Supervisor {
                 let _ = kill_process(engine, Signal::KILL);
                 return Ok(End::HandedOver);
             }
-            if is_requested {
+            // An engine that hands over tells that by the same means.
+            if is_requested && !self.supervision.has_handed_over() {
                 self.upgrade(engine);
             }
             self.look_after_upgrade(engine);

@@ -64,8 +64,9 @@ impl Supervision {
         self.word(WORKS).store(1, Ordering::Release);
     }
 
-    /// A new engine starts.
+    /// A new engine starts. Requests of the last one are forgotten.
     pub(crate) fn begin(&self) {
+        let _ = rustix::io::read(&**self.request, &mut [0; 8]);
         self.word(WORKS).store(0, Ordering::Release);
     }
 

@@ -152,6 +152,12 @@ impl ClientStream {
         self.take()
     }
 
+    /// Whether all that [`next`](Self::next) has not returned yet is in the socket, where another
+    /// engine finds it.
+    pub(crate) fn is_in_socket(&self) -> bool {
+        self.taken <= self.start
+    }
+
     /// Takes the messages that [`next`](Self::next) has returned out of the socket.
     pub(crate) fn take(&mut self) -> io::Result<()> {
         while self.taken < self.start {

@@ -452,7 +452,9 @@ impl Server {
 
     /// Waits for events. `wake` and lost memory are cleared, so each event is reported once.
     fn wait(&self, session: Option<&Session>) -> io::Result<Ready> {
-        self.passer.pass();
+        if !session.is_some_and(Session::is_cut) {
+            self.passer.pass();
+        }
         let client = session.map_or(self.listener.as_fd(), AsFd::as_fd);
         let pause = self
             .paused

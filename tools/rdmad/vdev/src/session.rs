@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use sandbox::Passer;
 
 use crate::client::Client;
@@ -53,6 +54,12 @@ impl Session {
         })
     }
 
+    /// Whether a part of a message was taken out of the socket, and the rest may be there.
+    pub(crate) fn is_cut(&self) -> bool {
+        let mut input = [PollFd::new(&self.stream, PollFlags::IN)];
+        !self.stream.is_in_socket() && poll(&mut input, Some(&Timespec::default())) == Ok(1)
+    }
+
     pub(crate) fn replies(&self) -> &ReplyPipe {
         &self.pipe
     }
@@ -90,7 +97,7 @@ impl Session {
                 self.stream.take()?;
                 self.send(passer)?;
             }
-            if passer.is_closed() {
+            if passer.is_closed() && self.stream.is_in_socket() {
                 self.stream.take()?;
                 passer.pass();
             }
