@@ -295,6 +295,7 @@ impl Control {
             CtlCommand::Rules { port } => Reply::Rules(self.ports.hca(&port)?.rules().list()),
             CtlCommand::AddRules { port, rules } => {
                 let scenario: Scenario = rules.parse()?;
+                let _changes = self.ports.changes();
                 let hca = self.ports.hca(&port)?;
                 hca.rules().add(&scenario).map_err(Error::msg)?;
                 tracing::info!(
@@ -305,6 +306,7 @@ impl Control {
                 Reply::Done
             }
             CtlCommand::RemoveRule { port, rule } => {
+                let _changes = self.ports.changes();
                 let removed = self.ports.hca(&port)?.rules().remove(&rule);
                 ensure!(removed, "port {port} has no rule {rule:?}");
                 tracing::info!(port, "rule {rule} was removed from the scenario");

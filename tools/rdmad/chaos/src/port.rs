@@ -101,6 +101,19 @@ impl PortRules {
                 return Err(format!("there is a rule {:?} already", rule.name));
             }
         }
+        let all = || rules.iter().chain(&new).map(|counted| &counted.rule.name);
+        for Counted { rule, .. } in &new {
+            if let Some(after) = rule
+                .after
+                .as_ref()
+                .filter(|after| !all().any(|it| it == *after))
+            {
+                return Err(format!(
+                    "rule {:?} is after {after:?}, which is no rule",
+                    rule.name
+                ));
+            }
+        }
         if rules.len() + new.len() > MAX_RULES {
             return Err(format!("there would be more than {MAX_RULES} rules"));
         }
@@ -323,6 +336,11 @@ mod tests {
             rules.add(&other).unwrap_err(),
             "there is no rule for port a"
         );
+        let late = "l: send any after m then fail REM_OP_ERR".parse().unwrap();
+        assert!(rules
+            .add(&late)
+            .unwrap_err()
+            .contains("\"m\", which is no rule"));
         assert_eq!(sends(&rules, 1), ["n"]);
         assert!(rules.remove("n") && !rules.remove("n"));
         assert_eq!(sends(&rules, 1), ["-"]);

@@ -8,8 +8,9 @@ use std::time::Duration;
 use virtio_rdma_abi::ctrl::{Command, Errno};
 use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 
-/// The longest pause that a rule may order. A daemon with a paused command can't be upgraded.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
+/// The longest pause that a rule may order. The driver waits for a minute, and commands of one
+/// driver wait for each other. A daemon with a paused command can't be upgraded.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// The statuses other than success with which a send work request of this device can end by itself.
 pub(crate) const SEND_STATUSES: [WcStatus; 10] = [

@@ -15,8 +15,8 @@ use crate::rule::{
 pub(crate) const MAX_RULES: usize = 64;
 /// The words before "then" that all rules may have.
 const SELECTORS: &str = "port, nth, from, to, every, times, after";
-/// Maximum length of the name of a rule in bytes.
-const MAX_NAME: usize = 32;
+/// Maximum length of the names of rules and ports in bytes.
+const MAX_NAME: usize = 64;
 
 /// The rules of a scenario, in the order of its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -261,6 +261,9 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
     let count = match nth {
         Some(_) if has_range => return words.mistake("nth excludes from, to and every"),
         Some(nth) => Count::Nth(nth),
+        None if to.is_some_and(|to| to < from.unwrap_or(1)) => {
+            return words.mistake("the last event is before the first one");
+        }
         None => Count::Range {
             from: from.unwrap_or(1),
             to,
@@ -428,8 +431,13 @@ mod tests {
                 "error number: EPERM, EIO",
             ),
             ("command any then wait 3", (1, 23), "\"3\" is not a time"),
-            ("command any then wait 61s", (1, 23), "at most 60s"),
+            ("command any then wait 6s", (1, 23), "at most 5s"),
             ("command any then wait 1s 2", (1, 26), "the rule ends"),
+            (
+                "send any from 3 to 2 then fail REM_OP_ERR",
+                (1, 22),
+                "before the first",
+            ),
             ("a/b: send any", (1, 1), "a name has up to"),
             (
                 "a: send any then fail REM_OP_ERR\na: send any then fail REM_OP_ERR",

@@ -67,34 +67,43 @@ impl Hca {
 }
 
 impl Qp {
-    /// The effect of a rule on an event of the QP, of a kind of which `any` is any. If the effect
-    /// is a failure of the QP or the device, it has failed.
+    /// The rule that applies to an event of the QP, of a kind of which `any` is any.
     #[inline]
-    fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Effect> {
-        let order = self.init.order;
-        let event = || Event { qp: order, opcode };
-        let applied = hca.rules().event(any, event)?;
+    fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Applied> {
+        let qp = self.init.order;
+        // The GSI QP belongs to the kernel.
+        let applied = (qp != 0).then(|| hca.rules().event(any, || Event { qp, opcode }))??;
         hca.note_applied(self.number.get(), &applied);
-        match applied.what {
-            Effect::Raise(event) => self.fail(hca, Some(event)),
-            Effect::Crash => hca.fail_on_order(&applied),
-            _ => {}
-        }
-        Some(applied.what)
+        Some(applied)
     }
 
-    /// The fault of a send work request that begins, if a rule orders one. The caller holds the
-    /// lock of the requester.
+    /// Lets the QP or the device fail as a rule has ordered. The caller holds the lock of a half of
+    /// the QP.
+    pub(crate) fn fail_on_order(&self, hca: &Hca, applied: &Applied) {
+        match applied.what {
+            Effect::Raise(event) => self.fail(hca, Some(event)),
+            Effect::Crash => hca.fail_on_order(applied),
+            _ => {}
+        }
+    }
+
+    /// The rule that applies to a send work request that begins, and its fault.
     #[inline]
-    pub(crate) fn ordered_fault(&self, hca: &Hca, opcode: impl FnOnce() -> u32) -> Option<WcFault> {
+    pub(crate) fn ordered_fault(
+        &self,
+        hca: &Hca,
+        opcode: impl FnOnce() -> u32,
+    ) -> Option<(Applied, WcFault)> {
         let any = const { When::Send(None, None) };
         if !hca.rules().has(any) {
             return None;
         }
-        match self.ordered(hca, any, opcode())? {
-            Effect::Fail(status) => Some(fault(status)),
-            _ => Some(WcFault::FLUSHED),
-        }
+        let applied = self.ordered(hca, any, opcode())?;
+        let fault = match applied.what {
+            Effect::Fail(status) => fault(status),
+            _ => WcFault::FLUSHED,
+        };
+        Some((applied, fault))
     }
 
     /// The effect of a rule on the receive that a message is about to take. The caller holds the
@@ -102,17 +111,25 @@ impl Qp {
     #[inline]
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
         let any = const { When::Receive(None) };
-        match self.ordered(hca, any, 0)? {
+        if !hca.rules().has(any) {
+            return None;
+        }
+        let applied = self.ordered(hca, any, 0)?;
+        match applied.what {
             Effect::Withhold => Some(Ordered::Withheld),
             Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
-            _ => Some(Ordered::Useless),
+            _ => {
+                self.fail_on_order(hca, &applied);
+                Some(Ordered::Useless)
+            }
         }
     }
 
     /// Whether a rule orders that a packet is lost which is sent for the first time.
     #[inline]
     pub(crate) fn is_lost_on_order(&self, hca: &Hca) -> bool {
-        self.ordered(hca, const { When::Packet(None) }, 0).is_some()
+        let any = const { When::Packet(None) };
+        hca.rules().has(any) && self.is_connected() && self.ordered(hca, any, 0).is_some()
     }
 }
 

@@ -293,6 +293,8 @@ impl Exchange<'_, '_, '_> {
                 }
                 _ => Stop::Lost,
             }),
+            // A device that has failed sends no NAK.
+            Err(BadReceive) if self.receiver.hca.has_failed() => Err(Stop::Silence),
             Err(BadReceive) => Err(self.refuse(WcFault::PEER_OPERATION, None)),
         }
     }

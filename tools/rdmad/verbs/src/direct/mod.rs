@@ -45,7 +45,7 @@ use crate::qp::{
 };
 use crate::turn::TurnBudget;
 use crate::wqe::{Fetched, PostedSend};
-use crate::Hca;
+use crate::{DataPath, Hca};
 
 /// The direct route to a QP of the same process.
 #[derive(Debug)]
@@ -71,11 +71,23 @@ impl DirectRoute {
         let group = hca.config().group;
         let hcas = &hca.runtime().hcas;
         let peer = hcas.direct_peer(group, connection.path.dst_mac)?;
-        // Both ends must have the same path.
-        if hca.wants_packets() || peer.wants_packets() {
-            return None;
-        }
         Self::to(&peer, hca, qpn, connection)
+    }
+
+    /// Whether `connection` sends packets although a direct route is possible: for a rule about
+    /// packets. Both ends must have the same path, so the one that connects first decides.
+    pub(crate) fn is_shunned(hca: &Hca, qpn: Qpn, connection: &Connection) -> bool {
+        let hcas = &hca.runtime().hcas;
+        let peer = hcas.direct_peer(hca.config().group, connection.path.dst_mac);
+        let Some(peer) = peer else {
+            return false;
+        };
+        let end = peer.objects.qps.get(connection.dest_qpn);
+        let decided = end.and_then(|end| end.summary.peer());
+        match decided.filter(|us| us.qpn == qpn) {
+            Some(us) => us.path == DataPath::Wire,
+            None => hca.wants_packets() || peer.wants_packets(),
+        }
     }
 
     /// The direct route for `connection`, which had one in another process, even if the direct path

@@ -29,6 +29,8 @@ use crate::Hca;
 struct Connected {
     connection: Connection,
     route: Option<DirectRoute>,
+    /// See [`Requester::is_shunned`].
+    is_shunned: bool,
     /// The machine of the new requester, if the QP goes to RTS from RTR or SQE.
     machine: Option<RequesterMachine>,
 }
@@ -243,7 +245,14 @@ impl Qp {
             let attr = QpAttr { sq_psn, ..*attr };
             RequesterMachine::new(self.init.qp_type, connection.clone(), &attr)
         });
-        let route = DirectRoute::find(hca, self.number, &connection);
+        let is_shunned = match next {
+            QpState::Rtr => DirectRoute::is_shunned(hca, self.number, &connection),
+            _ => requester.is_shunned,
+        };
+        let route = match is_shunned {
+            true => None,
+            false => DirectRoute::find(hca, self.number, &connection),
+        };
         if route.is_none() {
             if let Some(packets) = machine.as_mut().or(requester.machine.as_mut()) {
                 requester.io.make_room(budget, packets)?;
@@ -252,6 +261,7 @@ impl Qp {
         Ok(Connected {
             connection,
             route,
+            is_shunned,
             machine,
         })
     }
@@ -268,6 +278,7 @@ impl Qp {
         let Connected {
             connection,
             route,
+            is_shunned,
             machine,
         } = connected;
         if next == QpState::Rtr {
@@ -295,6 +306,7 @@ impl Qp {
         );
         requester.connection = Some(connection);
         requester.route = route;
+        requester.is_shunned = is_shunned;
     }
 
     /// Applies new attributes to a UD or GSI QP, or to a QP that is not connected yet.

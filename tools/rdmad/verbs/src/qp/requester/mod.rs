@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use budget::Exhausted;
+use chaos::Applied;
 use roce::frame::Lane;
 use roce::{ud, Connection};
 use scheduler::{Alarm, Flow, Until};
@@ -64,6 +65,8 @@ pub(crate) struct Requester {
     pub(in crate::qp) blocked: Option<Fetched>,
     /// Route of the connection, if the connection uses the direct path.
     pub(crate) route: Option<DirectRoute>,
+    /// Whether the connection sends packets although the direct path is possible.
+    pub(in crate::qp) is_shunned: bool,
     /// The connection of an RC or UC QP; `Some` from RTR on.
     pub(crate) connection: Option<Connection>,
     /// The transfer of the current work request on the direct path.
@@ -102,6 +105,9 @@ pub(crate) struct RequesterIo {
     pub(crate) port: PortShare,
     /// Time until which a rate limit holds the QP back.
     pub(in crate::qp) paced: Option<Instant>,
+    /// The snapshot of the work request that a rule of a scenario lets fail, until the QP is
+    /// reset: the QP meets no other rule about work requests.
+    pub(in crate::qp) ordered: Option<(u16, Applied)>,
     /// The QP's part in the load of the port.
     pub(crate) load: QpLoad,
     /// The lane that had no room for the last frame that was refused.
@@ -119,6 +125,7 @@ impl Requester {
                 fetched: 0,
                 pacer: None,
                 port: PortShare::default(),
+                ordered: None,
                 paced: None,
                 load: QpLoad::default(),
                 full: Lane::default(),
@@ -127,6 +134,7 @@ impl Requester {
             sender: None,
             blocked: None,
             route: None,
+            is_shunned: false,
             connection: None,
             transfer: None,
             drained: false,
@@ -239,6 +247,7 @@ impl RequesterIo {
     fn stop(&mut self) {
         self.snapshots.clear();
         self.paced = None;
+        self.ordered = None;
         self.broken = false;
     }
 

@@ -176,12 +176,15 @@ impl<'a> RequesterTurn<'a> {
                 self.budget.charge_sges(count);
             }
             io.fetched = io.fetched.saturating_add(1);
-            if failed.is_none() {
+            if failed.is_none() && io.ordered.is_none() {
                 let opcode = || {
                     let wqe = io.snapshots.get(wr.local.snapshot);
                     SqHeader::get(&wqe[..SqHeader::SIZE]).opcode
                 };
-                *failed = self.qp.ordered_fault(self.hca, opcode);
+                if let Some((applied, fault)) = self.qp.ordered_fault(self.hca, opcode) {
+                    io.ordered = Some((wr.local.snapshot, applied));
+                    *failed = Some(fault);
+                }
             }
             if failed.is_none() && wr.local.is_registration() {
                 *failed = self.register(io.snapshots.get(wr.local.snapshot)).err();
@@ -227,6 +230,9 @@ impl<'a> RequesterTurn<'a> {
         done::request();
         if let Err(fault) = result {
             self.qp.note_fault(self.hca, Kind::SendError, wr.id, fault);
+            if let Some((_, applied)) = io.ordered.as_ref().filter(|it| it.0 == posted.snapshot) {
+                self.qp.fail_on_order(self.hca, applied);
+            }
         }
         if !self.silent && (posted.signaled || result.is_err()) {
             let mut cqe = self.qp.cqe(wr.id, result, posted.opcode);

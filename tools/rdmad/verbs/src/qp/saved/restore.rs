@@ -61,6 +61,8 @@ impl Qp {
             let port = requester.route.as_ref().map(DirectRoute::port);
             self.summary.set_peer(Some(connection.dest_qpn), port);
         }
+        // The peer may have its reasons, which were not saved.
+        requester.is_shunned = !is_direct;
         requester.connection = connection;
         self.restore_requester(hca, &view, &mut requester, state, epoch)?;
         let connection = requester.connection.as_ref();
