@@ -86,6 +86,12 @@ pub const TARGETS: &[Target] = &[
         run: targets::registers::run,
     },
     Target {
+        name: "saved",
+        about:
+            "the state of a device for another process: it is refused, or harms its device alone",
+        run: targets::saved::run,
+    },
+    Target {
         name: "state",
         about: "the state file: it is read as it was written, and gives the ports of a model",
         run: targets::state::run,

@@ -10,6 +10,7 @@ pub mod memory;
 pub mod paths;
 pub mod provider;
 pub mod registers;
+pub mod saved;
 pub mod speaker;
 pub mod state;
 pub mod stream;
