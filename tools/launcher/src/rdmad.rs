@@ -599,6 +599,10 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
 
 /// A scenario for a daemon with another working directory.
 fn scenario(given: &str) -> String {
+    if !given.contains(['/', '.']) {
+        // A name.
+        return given.to_owned();
+    }
     fs::canonicalize(given).map_or_else(|_| given.to_owned(), |path| text(&path))
 }
 
