@@ -159,8 +159,8 @@ impl<'a, 'b> ResponderEnv<'a, 'b> {
 
 impl Output for ResponderEnv<'_, '_> {
     fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
-        // If memory of the VM is lost, the turn ends.
-        if self.turn.view.has_lost() {
+        // If memory of the VM is lost, the turn ends. A device that has failed answers nothing.
+        if self.turn.view.has_lost() || self.turn.hca.has_failed() {
             return None;
         }
         let frame = self.burst.frame(to, len);
