@@ -782,7 +782,11 @@ fn parse_scenario(text: &str) -> Result<Scenario> {
             names.join(", ")
         )
     })?;
-    Ok(content.parse()?)
+    let scenario: Scenario = content.parse()?;
+    if let Some(name) = scenario.missing() {
+        bail!("a rule is after {name:?}, which is no rule");
+    }
+    Ok(scenario)
 }
 
 fn parse_uplink(text: &str) -> Result<UplinkConfig> {

@@ -39,6 +39,13 @@ impl Scenario {
         "slow-receiver"
     ];
 
+    /// A name after which a rule waits, and which no rule of the scenario has.
+    pub fn missing(&self) -> Option<&str> {
+        let is_there = |name: &str| self.0.iter().any(|rule| rule.name == name);
+        let mut waited_for = self.0.iter().filter_map(|rule| rule.after.as_deref());
+        waited_for.find(|name| !is_there(name))
+    }
+
     /// The text of the scenario with this name.
     pub fn preset(name: &str) -> Option<&'static str> {
         let found = Self::PRESETS.iter().find(|(known, _)| *known == name);
@@ -389,9 +396,12 @@ mod tests {
         for (name, text) in Scenario::PRESETS {
             let scenario: Scenario = text.parse().unwrap();
             assert!(!scenario.0.is_empty(), "{name}");
+            assert_eq!(scenario.missing(), None);
             assert_eq!(Scenario::preset(name), Some(*text));
         }
         assert_eq!(Scenario::preset("none"), None);
+        let incomplete: Scenario = "send any after x then fail REM_OP_ERR".parse().unwrap();
+        assert_eq!(incomplete.missing(), Some("x"));
     }
 
     #[test]
