@@ -2,10 +2,11 @@
 //! A kernel of the user's: its image, its modules, the driver for it, and what it lacks.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use guest::module_list::{files, is_built_in};
 use guest::needs::{self, Need};
@@ -113,6 +114,17 @@ impl Kernel {
     /// far as this is known before it starts: its configuration must be in its build tree, beside
     /// its image as `config-RELEASE`, or in the directory of its modules.
     pub fn check(&self, purposes: &[&str]) -> Result<()> {
+        let head = head(&self.image)?;
+        ensure!(
+            head.starts_with(ELF) || head.ends_with(BZ_IMAGE),
+            "{} is not the image of a kernel: a bzImage or vmlinux for x86-64",
+            self.image.display()
+        );
+        let driver = self.driver.as_ref();
+        if let Some(driver) = driver.filter(|driver| driver.extension() == Some("ko".as_ref())) {
+            let is_module = self::head(driver)?.starts_with(ELF);
+            ensure!(is_module, "{} is not a kernel module", driver.display());
+        }
         if purposes.contains(&"device") && self.driver.is_none() {
             if let Some(modules) = &self.modules {
                 let list = list(modules)?;
@@ -193,6 +205,20 @@ impl Kernel {
             format!("gdb {} -ex 'target remote :{port}'", symbols.display())
         })
     }
+}
+
+/// First bytes of a vmlinux or a module.
+const ELF: &[u8] = b"\x7fELF";
+/// Bytes at the end of the [head](head) of a bzImage (Linux boot protocol: `header` at 0x202).
+const BZ_IMAGE: &[u8] = b"HdrS";
+
+/// The first bytes of a file.
+fn head(path: &Path) -> Result<Vec<u8>> {
+    let told = || format!("can't read {}", path.display());
+    let mut head = Vec::new();
+    let file = File::open(path).with_context(told)?;
+    file.take(0x206).read_to_end(&mut head).with_context(told)?;
+    Ok(head)
 }
 
 fn resolved(path: &Path) -> Result<PathBuf> {
@@ -364,7 +390,7 @@ mod tests {
     fn a_lack_is_named_by_its_option() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path();
-        write(&tree.join("arch/x86/boot/bzImage"), "");
+        write(&tree.join("arch/x86/boot/bzImage"), "\x7fELF");
         let check = |purposes: &[&str]| {
             let error = choose(tree, None, &[]).unwrap().check(purposes);
             error.map_err(|error| error.to_string())
@@ -392,6 +418,38 @@ mod tests {
         check(&["early"]).unwrap();
         let error = check(&["device"]).unwrap_err();
         assert!(error.contains("have no virtio_rdma"), "{error}");
+    }
+
+    #[test]
+    fn files_of_another_kind_are_told_before_a_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let [image, driver] = ["image", "driver.ko"].map(|name| dir.path().join(name));
+        let check = |content: &str, of_driver: &str| {
+            write(&image, content);
+            write(&driver, of_driver);
+            let options = KernelOptions {
+                kernel: Some(image.clone()),
+                driver: Some(driver.clone()),
+                ..KernelOptions::default()
+            };
+            let kernel = options.chosen().unwrap().unwrap();
+            kernel.check(&[]).map_err(|error| error.to_string())
+        };
+        let bz_image = format!("{:514}HdrS...", "");
+        check(&bz_image, "\x7fELF").unwrap();
+        check("\x7fELF", "\x7fELF").unwrap();
+        for other in ["", "text", &bz_image[1..]] {
+            let error = check(other, "\x7fELF").unwrap_err();
+            assert!(
+                error.contains("image is not the image of a kernel"),
+                "{error}"
+            );
+        }
+        let error = check(&bz_image, "text").unwrap_err();
+        assert!(
+            error.contains("driver.ko is not a kernel module"),
+            "{error}"
+        );
     }
 
     #[test]
