@@ -185,7 +185,7 @@ mod tests {
     fn an_errno_is_one_of_the_specification() {
         for byte in 1..=u8::MAX {
             let expected = match byte {
-                1 | 5 | 12 | 14 | 16 | 17 | 22 | 95 | 98 => byte,
+                1 | 5 | 11 | 12 | 14 | 16 | 17 | 22 | 28 | 95 | 98 | 110 => byte,
                 _ => 5,
             };
             let read = errno(Answer::<Empty>::decode(&[byte], 1));

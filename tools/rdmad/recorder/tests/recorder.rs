@@ -98,7 +98,7 @@ fn what_occurs_for_each_packet_is_not_kept() {
     }
     let (events, _) = recorder.read(0);
     assert!(events.iter().all(|each| each.event.kind.is_kept()));
-    assert_eq!(events.last().unwrap().event.kind, Kind::PeerSilent);
+    assert_eq!(events.last().unwrap().event.kind, Kind::Ordered);
 }
 
 #[test]
