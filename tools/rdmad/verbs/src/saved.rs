@@ -24,7 +24,7 @@ use virtio_rdma_abi::number::{Pdn, Qpn};
 
 use crate::counter_sets::CounterSetsState;
 use crate::cq::CqState;
-use crate::error::{exactly, refusal, Reason, Refusal, Result, What};
+use crate::error::{exactly, refusal, require, Reason, Refusal, Result, What};
 use crate::event::{EventQueue, EventState};
 use crate::gid::{Address, Gid};
 use crate::memory::{MrState, VariantsState, WindowState};
@@ -168,6 +168,9 @@ impl Hca {
         exactly(What::Pdn, old, 0u8)?;
         let features = Features(state.features).in_force();
         self.restore_features(features);
+        // No other state is saved.
+        let has_own_rings = self.has_own_rings();
+        require(has_own_rings, Reason::Unsuitable, What::Flags, features.0)?;
         // The driver knows the state that it has been told.
         self.events().clear();
         let was_up = self.link.restore(state.link);
