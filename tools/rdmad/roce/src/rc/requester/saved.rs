@@ -86,7 +86,7 @@ impl<L> Requester<L> {
     /// ended, with the faults that were found now; the requester must have room for them.
     ///
     /// The driver may have changed WQEs in the meantime. If their packets are others than before,
-    /// the first work request fails.
+    /// or the state is false, the first work request fails.
     pub fn restore(
         &mut self,
         state: &RequesterState,
@@ -101,7 +101,8 @@ impl<L> Requester<L> {
             let appended = self.append(wr, state.failed.fault(index));
             debug_assert!(appended.is_ok(), "there is room");
         }
-        if is_changed || self.posted != state.posted {
+        let are_ordered = [state.una, state.next, state.sent].is_sorted();
+        if is_changed || self.posted != state.posted || !are_ordered {
             [self.una, self.next, self.sent] = [state.first; 3];
             if let Some(first) = self.queue.get_mut(0) {
                 first.failed = Some(WcFault::CHANGED);
