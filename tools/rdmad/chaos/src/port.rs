@@ -101,16 +101,12 @@ impl PortRules {
                 return Err(format!("there is a rule {:?} already", rule.name));
             }
         }
-        let all = || rules.iter().chain(&new).map(|counted| &counted.rule.name);
+        let all = || rules.iter().chain(&new).map(|counted| &counted.rule);
         for Counted { rule, .. } in &new {
-            if let Some(after) = rule
-                .after
-                .as_ref()
-                .filter(|after| !all().any(|it| it == *after))
-            {
+            if let Some(after) = rule.missing(all()) {
+                let name = &rule.name;
                 return Err(format!(
-                    "rule {:?} is after {after:?}, which is no rule",
-                    rule.name
+                    "rule {name:?} is after {after:?}, which is no rule"
                 ));
             }
         }
@@ -181,11 +177,11 @@ impl PortRules {
     }
 
     /// The rule that applies to an event of a kind of which `any` is any. `of` describes the event,
-    /// if there are rules about such events.
+    /// if there are rules about such events; `None` if no rule is about this one.
     #[inline]
-    pub fn event(&self, any: When, of: impl FnOnce() -> Event) -> Option<Applied> {
+    pub fn event(&self, any: When, of: impl FnOnce() -> Option<Event>) -> Option<Applied> {
         self.has(any).then(|| {
-            let event = of();
+            let event = of()?;
             self.apply(|when| {
                 hook(when) == hook(any)
                     && when.qp().is_none_or(|qp| qp == event.qp)
@@ -277,9 +273,11 @@ mod tests {
 
     /// The names of the rules that apply to `count` sends of QP 1.
     fn sends(rules: &PortRules, count: usize) -> Vec<String> {
-        let send = || Event {
-            opcode: WrOpcode::Send.value(),
-            qp: 1,
+        let send = || {
+            Some(Event {
+                opcode: WrOpcode::Send.value(),
+                qp: 1,
+            })
         };
         let name = |_| {
             let applied = rules.event(When::Send(None, None), send);

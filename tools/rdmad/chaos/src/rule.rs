@@ -127,6 +127,14 @@ impl What {
     }
 }
 
+impl Rule {
+    /// The name of the rule that must have applied before, if none of `rules` has it.
+    pub(crate) fn missing<'a>(&self, mut rules: impl Iterator<Item = &'a Self>) -> Option<&str> {
+        let after = self.after.as_deref()?;
+        (!rules.any(|rule| rule.name == after)).then_some(after)
+    }
+}
+
 impl When {
     /// The QP that the rule is about, if it is about one.
     pub(crate) fn qp(self) -> OfQp {

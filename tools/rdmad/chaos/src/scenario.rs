@@ -41,9 +41,7 @@ impl Scenario {
 
     /// A name after which a rule waits, and which no rule of the scenario has.
     pub fn missing(&self) -> Option<&str> {
-        let is_there = |name: &str| self.0.iter().any(|rule| rule.name == name);
-        let mut waited_for = self.0.iter().filter_map(|rule| rule.after.as_deref());
-        waited_for.find(|name| !is_there(name))
+        self.0.iter().find_map(|rule| rule.missing(self.0.iter()))
     }
 
     /// The text of the scenario with this name.

@@ -24,6 +24,12 @@ pub(crate) enum Ordered {
 }
 
 impl Hca {
+    /// Whether connections send packets, since a rule is about packets.
+    #[inline]
+    pub(crate) fn wants_packets(&self) -> bool {
+        self.rules().has(When::Packet(None))
+    }
+
     fn note_applied(&self, qpn: u32, applied: &Applied) {
         let Applied { number, what, .. } = applied;
         self.note_event(recorder::Event {
@@ -69,10 +75,13 @@ impl Hca {
 impl Qp {
     /// The rule that applies to an event of the QP, of a kind of which `any` is any.
     #[inline]
-    fn ordered(&self, hca: &Hca, any: When, opcode: u32) -> Option<Applied> {
-        let qp = self.init.order;
-        // The GSI QP belongs to the kernel.
-        let applied = (qp != 0).then(|| hca.rules().event(any, || Event { qp, opcode }))??;
+    fn ordered(&self, hca: &Hca, any: When, opcode: impl FnOnce() -> u32) -> Option<Applied> {
+        let event = || {
+            let (qp, opcode) = (self.init.order, opcode());
+            // The GSI QP belongs to the kernel.
+            (qp != 0).then_some(Event { qp, opcode })
+        };
+        let applied = hca.rules().event(any, event)?;
         hca.note_applied(self.number.get(), &applied);
         Some(applied)
     }
@@ -94,11 +103,7 @@ impl Qp {
         hca: &Hca,
         opcode: impl FnOnce() -> u32,
     ) -> Option<(Applied, WcFault)> {
-        let any = const { When::Send(None, None) };
-        if !hca.rules().has(any) {
-            return None;
-        }
-        let applied = self.ordered(hca, any, opcode())?;
+        let applied = self.ordered(hca, const { When::Send(None, None) }, opcode)?;
         let fault = match applied.what {
             Effect::Fail(status) => fault(status),
             _ => WcFault::FLUSHED,
@@ -110,11 +115,7 @@ impl Qp {
     /// lock of the responder.
     #[inline]
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
-        let any = const { When::Receive(None) };
-        if !hca.rules().has(any) {
-            return None;
-        }
-        let applied = self.ordered(hca, any, 0)?;
+        let applied = self.ordered(hca, const { When::Receive(None) }, || 0)?;
         match applied.what {
             Effect::Withhold => Some(Ordered::Withheld),
             Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
@@ -129,14 +130,7 @@ impl Qp {
     #[inline]
     pub(crate) fn is_lost_on_order(&self, hca: &Hca) -> bool {
         let any = const { When::Packet(None) };
-        hca.rules().has(any) && self.is_connected() && self.ordered(hca, any, 0).is_some()
-    }
-}
-
-impl Hca {
-    /// Whether connections send packets, since a rule is about packets.
-    pub(crate) fn wants_packets(&self) -> bool {
-        self.rules().has(When::Packet(None))
+        hca.wants_packets() && self.is_connected() && self.ordered(hca, any, || 0).is_some()
     }
 }
 

@@ -317,8 +317,7 @@ fn rules_choose_among_many_work_requests() {
     }
 }
 
-/// Packets that are sent again are not lost once more: a QP with one retry gets over the loss of
-/// each packet.
+/// Packets that are sent again are not lost once more: a QP gets over the loss of each packet.
 #[test]
 fn each_packet_is_lost_once() {
     let world = World::new(2, PathPolicy::Wire);
