@@ -776,11 +776,8 @@ fn parse_scenario(text: &str) -> Result<Scenario> {
         return Ok(preset.parse()?);
     }
     let content = fs::read_to_string(text).with_context(|| {
-        let names: Vec<_> = Scenario::PRESETS.iter().map(|(name, _)| *name).collect();
-        format!(
-            "there is no scenario of this name ({}), and no such file",
-            names.join(", ")
-        )
+        let names = Scenario::names();
+        format!("there is no scenario of this name ({names}), and the file can't be read")
     })?;
     let scenario: Scenario = content.parse()?;
     if let Some(name) = scenario.missing() {

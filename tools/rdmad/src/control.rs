@@ -307,8 +307,8 @@ impl Control {
             }
             CtlCommand::RemoveRule { port, rule } => {
                 let _changes = self.ports.changes();
-                let removed = self.ports.hca(&port)?.rules().remove(&rule);
-                ensure!(removed, "port {port} has no rule {rule:?}");
+                let hca = self.ports.hca(&port)?;
+                hca.rules().remove(&rule).map_err(Error::msg)?;
                 tracing::info!(port, "rule {rule} was removed from the scenario");
                 Reply::Done
             }

@@ -190,8 +190,8 @@ enum Command {
 }
 
 impl Command {
-    fn request(&self) -> CtlCommand {
-        match self {
+    fn request(&self) -> Result<CtlCommand> {
+        Ok(match self {
             Self::Ports => CtlCommand::Ports {},
             Self::Workers => CtlCommand::Workers {},
             Self::AddPort { port, sockets } => CtlCommand::AddPort {
@@ -243,7 +243,7 @@ impl Command {
                 match (add, remove) {
                     (Some(rules), _) => CtlCommand::AddRules {
                         port,
-                        rules: scenario_text(rules),
+                        rules: scenario_text(rules)?,
                     },
                     (_, Some(rule)) => CtlCommand::RemoveRule {
                         port,
@@ -256,15 +256,21 @@ impl Command {
             Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
-        }
+        })
     }
 }
 
-/// The text of a scenario that is given as itself, by its name, or in a file.
-fn scenario_text(given: &str) -> String {
-    match Scenario::preset(given) {
-        Some(preset) => preset.to_owned(),
-        None => fs::read_to_string(given).unwrap_or_else(|_| given.to_owned()),
+/// The text of a scenario that is given as itself, by its name, or in a file. One word is no rule.
+fn scenario_text(given: &str) -> Result<String> {
+    if let Some(preset) = Scenario::preset(given) {
+        return Ok(preset);
+    }
+    match fs::read_to_string(given) {
+        Err(_) if given.contains(char::is_whitespace) => Ok(given.to_owned()),
+        read => read.with_context(|| {
+            let names = Scenario::names();
+            format!("{given} is no rule, no scenario ({names}), and no file that can be read")
+        }),
     }
 }
 
@@ -283,24 +289,24 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
             qp,
             follow: true,
         } => return follow(args, port, *qp, to),
-        Command::Upgrade => upgrade(&args.socket, &args.command.request())?,
+        Command::Upgrade => upgrade(&args.socket, &args.command.request()?)?,
         Command::AddPort { port, sockets } => add_port(&args.socket, port, sockets)?,
         Command::Capture {
             file: Some(file), ..
         } => {
             let file = capture_file(file)?;
-            ask(&args.socket, &args.command.request(), &[file.as_fd()])?
+            ask(&args.socket, &args.command.request()?, &[file.as_fd()])?
         }
         Command::Qp {
             why: Some(time), ..
         } => {
-            let look = || ask(&args.socket, &args.command.request(), &[]);
+            let look = || ask(&args.socket, &args.command.request()?, &[]);
             let (_, before) = look()?;
             thread::sleep(Duration::from_millis(*time));
             let stuck = qps::stuck(before, look()?.1);
             (control::line(Ok(stuck.clone()))?, stuck)
         }
-        command => ask(&args.socket, &command.request(), &[])?,
+        command => ask(&args.socket, &command.request()?, &[])?,
     };
     if args.json {
         to.write_all(&line)?;
@@ -327,10 +333,15 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
                 rule,
                 seen,
                 applied,
+                next,
                 ..
             } in rules
             {
-                writeln!(to, "{rule}: applied to {applied} of {seen}")?;
+                write!(to, "{rule}: applied to {applied} of {seen}")?;
+                match next {
+                    Some(next) => writeln!(to, ", {next}")?,
+                    None => writeln!(to)?,
+                }
             }
         }
         Reply::Events(told) => print(&told, to)?,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure, Context, Result};
-use chaos::Scenario;
+use chaos::{Scenario, What};
 use dma::DmaSpace;
 use recorder::{Recorder, Ring};
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
@@ -139,9 +139,17 @@ impl Host {
         };
         config.limits.memory = port.memory.unwrap_or(self.memory);
         config.limits.doorbell_shift = self.doorbell_shift;
+        let mut withheld = self.withheld;
+        for lack in self.scenario.of_device(&port.name) {
+            match lack {
+                What::Lack(feature) => withheld = withheld.union(Features::of(&[feature])),
+                What::Limit(limit, most) => config.lower(limit, most),
+                _ => {}
+            }
+        }
         let device = RdmaDevice::new(
             config,
-            self.withheld,
+            withheld,
             self.more,
             space.clone(),
             &self.runtime,

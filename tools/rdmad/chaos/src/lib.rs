@@ -10,10 +10,15 @@
 
 #![forbid(unsafe_code)]
 
+mod cm;
+mod everything;
+mod limit;
 mod port;
 mod rule;
 mod scenario;
 
-pub use self::port::{Applied, PortRules, RuleCounts, RuleState};
-pub use self::rule::{Event, OfQp, Rule, What, When};
+pub use self::cm::{attribute as cm_attribute, MadStart};
+pub use self::limit::Limit;
+pub use self::port::{Applied, Next, PortRules, RuleCounts, RuleState};
+pub use self::rule::{Event, Hook, Rule, What, When};
 pub use self::scenario::{Scenario, ScenarioError};

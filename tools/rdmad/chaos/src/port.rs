@@ -2,13 +2,15 @@
 
 //! The rules of one port, with their counts.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::fmt::{self, Display, Formatter};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::ctrl::Command;
 
-use crate::rule::{Event, Rule, What, When};
+use crate::rule::{Event, Hook, Rule, What, Word};
 use crate::scenario::{Scenario, MAX_RULES};
 
 /// The rules of a port and how often each has applied.
@@ -18,8 +20,9 @@ use crate::scenario::{Scenario, MAX_RULES};
 pub struct PortRules {
     /// Name of the port.
     port: String,
-    /// The kinds of events that have rules: bits of [`hook`].
-    hooks: AtomicU8,
+    /// The [bits](Hook::bit) of the kinds of events that have rules. Commands also have that of
+    /// [`Hook::Command`] while a rule [awaits](Counted::next) the next one.
+    hooks: AtomicU16,
     rules: Mutex<Vec<Counted>>,
 }
 
@@ -30,6 +33,8 @@ struct Counted {
     seen: u64,
     /// Number of events to which the rule has applied.
     applied: u64,
+    /// When the rule applied last, and the first command since.
+    last: Option<(Instant, Option<(Command, Duration)>)>,
 }
 
 /// A rule and its counts, as users see them.
@@ -42,6 +47,27 @@ pub struct RuleCounts {
     pub seen: u64,
     /// Number of events to which the rule has applied.
     pub applied: u64,
+    /// What the driver did after that; `None` if the rule has not applied in this process.
+    pub next: Option<Next>,
+}
+
+/// What a driver did after a rule had applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Next {
+    /// The first command; `None` if there was none.
+    pub command: Option<String>,
+    /// Milliseconds until this command, or until now.
+    pub after: u64,
+}
+
+impl Display for Next {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let after = self.after;
+        match &self.command {
+            Some(command) => write!(f, "then {command} after {after} ms"),
+            None => write!(f, "no command for {after} ms"),
+        }
+    }
 }
 
 /// The state of a rule, from which another process goes on.
@@ -59,16 +85,6 @@ pub struct Applied {
     pub is_first: bool,
 }
 
-/// The bit of a kind of events.
-const fn hook(when: When) -> u8 {
-    match when {
-        When::Command(_) => 1 << 0,
-        When::Send(..) => 1 << 1,
-        When::Receive(_) => 1 << 2,
-        When::Packet(_) => 1 << 3,
-    }
-}
-
 impl PortRules {
     /// The rules of a scenario that are for the port `name`.
     pub fn new(scenario: &Scenario, name: &str) -> Self {
@@ -81,7 +97,7 @@ impl PortRules {
     }
 
     fn own<'a>(&'a self, scenario: &'a Scenario) -> impl Iterator<Item = Counted> + 'a {
-        let is_own = |rule: &&Rule| rule.port.as_ref().is_none_or(|port| *port == self.port);
+        let is_own = |rule: &&Rule| rule.is_for(&self.port);
         scenario.0.iter().filter(is_own).cloned().map(Counted::from)
     }
 
@@ -89,7 +105,7 @@ impl PortRules {
     ///
     /// # Errors
     ///
-    /// There is a rule with such a name, or there are too many or none.
+    /// There is a rule with such a name, or about the device, or there are too many or none.
     pub fn add(&self, scenario: &Scenario) -> Result<(), String> {
         let mut rules = self.rules.lock();
         let new: Vec<_> = self.own(scenario).collect();
@@ -97,6 +113,10 @@ impl PortRules {
             return Err(format!("there is no rule for port {}", self.port));
         }
         for Counted { rule, .. } in &new {
+            if rule.when.hook == Hook::Device {
+                let name = &rule.name;
+                return Err(format!("rule {name:?} is about a device that begins"));
+            }
             if rules.iter().any(|counted| counted.rule.name == rule.name) {
                 return Err(format!("there is a rule {:?} already", rule.name));
             }
@@ -118,13 +138,25 @@ impl PortRules {
         Ok(())
     }
 
-    /// Removes a rule. Returns whether there was one with this name.
-    pub fn remove(&self, name: &str) -> bool {
+    /// Removes a rule.
+    ///
+    /// # Errors
+    ///
+    /// There is no rule with this name, or it stays: another is after it, or it is about the device.
+    pub fn remove(&self, name: &str) -> Result<(), String> {
         let mut rules = self.rules.lock();
-        let before = rules.len();
-        rules.retain(|counted| counted.rule.name != name);
+        let at = rules.iter().position(|counted| counted.rule.name == name);
+        let at = at.ok_or_else(|| format!("there is no rule {name:?}"))?;
+        let is_later = |counted: &&Counted| counted.rule.after.as_deref() == Some(name);
+        if let Some(later) = rules.iter().find(is_later) {
+            return Err(format!("rule {:?} is after {name:?}", later.rule.name));
+        }
+        if rules[at].rule.when.hook == Hook::Device {
+            return Err(format!("the device has begun with rule {name:?}"));
+        }
+        rules.remove(at);
         self.set_hooks(&rules);
-        rules.len() < before
+        Ok(())
     }
 
     /// All rules, in the order in which they are tried.
@@ -135,6 +167,7 @@ impl PortRules {
             rule: counted.rule.to_string(),
             seen: counted.seen,
             applied: counted.applied,
+            next: counted.next(),
         });
         counts.collect()
     }
@@ -146,6 +179,7 @@ impl PortRules {
                          rule,
                          seen,
                          applied,
+                         ..
                      }: &Counted| RuleState(rule.to_string(), *seen, *applied);
         rules.iter().map(state).collect()
     }
@@ -158,6 +192,7 @@ impl PortRules {
                 rule,
                 seen: *seen,
                 applied: *applied,
+                last: None,
             })
         };
         let states = &states[..states.len().min(MAX_RULES)];
@@ -168,44 +203,48 @@ impl PortRules {
     /// The rule that applies to a command; `None` if the command is executed.
     #[inline]
     pub fn command(&self, command: Command) -> Option<Applied> {
-        let any = const { When::Command(None) };
-        self.has(any).then(|| {
+        self.has(Hook::Command).then(|| {
+            self.is_next(command);
+            let of = command.value().into();
             self.apply(
-                |when| matches!(when, When::Command(it) if it.is_none_or(|it| it == command)),
+                Hook::Command,
+                &Event {
+                    of,
+                    ..Event::default()
+                },
             )
         })?
     }
 
-    /// The rule that applies to an event of a kind of which `any` is any. `of` describes the event,
-    /// if there are rules about such events; `None` if no rule is about this one.
+    /// The rule that applies to an event of this kind. `of` describes the event, if there are rules
+    /// about such events; `None` if no rule is about this one.
     #[inline]
-    pub fn event(&self, any: When, of: impl FnOnce() -> Option<Event>) -> Option<Applied> {
-        self.has(any).then(|| {
-            let event = of()?;
-            self.apply(|when| {
-                hook(when) == hook(any)
-                    && when.qp().is_none_or(|qp| qp == event.qp)
-                    && match when {
-                        When::Send(Some(opcode), _) => opcode.value() == event.opcode,
-                        _ => true,
-                    }
-            })
-        })?
+    pub fn event(&self, hook: Hook, of: impl FnOnce() -> Option<Event>) -> Option<Applied> {
+        self.has(hook).then(|| self.apply(hook, &of()?))?
     }
 
-    /// Whether there are rules about events of a kind of which `any` is any.
+    /// Whether there are rules about events of this kind.
     #[inline]
-    pub fn has(&self, any: When) -> bool {
-        self.hooks.load(Ordering::Relaxed) & hook(any) != 0
+    pub fn has(&self, hook: Hook) -> bool {
+        self.hooks.load(Ordering::Relaxed) & hook.bit() != 0
+    }
+
+    /// Notes the command for all rules that have applied since the last one.
+    fn is_next(&self, command: Command) {
+        for counted in &mut *self.rules.lock() {
+            if let Some((applied, next @ None)) = &mut counted.last {
+                *next = Some((command, applied.elapsed()));
+            }
+        }
     }
 
     /// Counts an event in all rules that are about it, and applies the first that chooses it.
     #[cold]
-    fn apply(&self, is_about: impl Fn(When) -> bool) -> Option<Applied> {
+    fn apply(&self, hook: Hook, event: &Event) -> Option<Applied> {
         let mut rules = self.rules.lock();
         let mut chosen = None;
         for index in 0..rules.len() {
-            if !is_about(rules[index].rule.when) {
+            if !rules[index].rule.is_about(hook, event) {
                 continue;
             }
             let after = rules[index].rule.after.as_deref();
@@ -216,15 +255,13 @@ impl PortRules {
             if waits {
                 continue;
             }
-            let Counted {
-                rule,
-                seen,
-                applied,
-            } = &mut rules[index];
-            *seen += 1;
+            let counted = &mut rules[index];
+            counted.seen += 1;
+            let Counted { rule, applied, .. } = counted;
             let is_left = rule.times.is_none_or(|times| *applied < times);
-            if chosen.is_none() && is_left && rule.count.has(*seen) {
+            if chosen.is_none() && is_left && rule.count.has(counted.seen) {
                 *applied += 1;
+                counted.last = Some((Instant::now(), None));
                 chosen = Some(Applied {
                     name: rule.name.clone(),
                     // There are few rules, so the cast does not truncate.
@@ -233,6 +270,10 @@ impl PortRules {
                     is_first: *applied == 1,
                 });
             }
+        }
+        if chosen.is_some() {
+            // The next command is noted.
+            self.hooks.fetch_or(Hook::Command.bit(), Ordering::Relaxed);
         }
         chosen
     }
@@ -244,19 +285,40 @@ impl PortRules {
     }
 
     fn set_hooks(&self, rules: &[Counted]) {
-        let hooks = rules
-            .iter()
-            .fold(0, |all, counted| all | hook(counted.rule.when));
+        let hooks = rules.iter().fold(0, |all, counted| all | counted.bits());
         self.hooks.store(hooks, Ordering::Relaxed);
+    }
+}
+
+impl Counted {
+    /// The kinds of events about which the rule asks.
+    fn bits(&self) -> u16 {
+        let waits = self.last.is_some();
+        self.rule.when.hook.bit() | if waits { Hook::Command.bit() } else { 0 }
+    }
+
+    fn next(&self) -> Option<Next> {
+        let (applied, next) = self.last?;
+        let (command, after) = match next {
+            Some((command, after)) => (Some(command.word().to_owned()), after),
+            None => (None, applied.elapsed()),
+        };
+        Some(Next {
+            command,
+            after: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+        })
     }
 }
 
 impl From<Rule> for Counted {
     fn from(rule: Rule) -> Self {
+        // A device begins once, with its rules.
+        let begun = u64::from(rule.when.hook == Hook::Device);
         Self {
             rule,
-            seen: 0,
-            applied: 0,
+            seen: begun,
+            applied: begun,
+            last: None,
         }
     }
 }
@@ -275,12 +337,13 @@ mod tests {
     fn sends(rules: &PortRules, count: usize) -> Vec<String> {
         let send = || {
             Some(Event {
-                opcode: WrOpcode::Send.value(),
+                of: WrOpcode::Send.value(),
                 qp: 1,
+                ..Event::default()
             })
         };
         let name = |_| {
-            let applied = rules.event(When::Send(None, None), send);
+            let applied = rules.event(Hook::Send, send);
             applied.map_or("-".to_owned(), |applied| applied.name)
         };
         (0..count).map(name).collect()
@@ -340,8 +403,45 @@ mod tests {
             .unwrap_err()
             .contains("\"m\", which is no rule"));
         assert_eq!(sends(&rules, 1), ["n"]);
-        assert!(rules.remove("n") && !rules.remove("n"));
+        let later = "m: send any after n then fail REM_OP_ERR".parse().unwrap();
+        rules.add(&later).unwrap();
+        assert_eq!(rules.remove("n").unwrap_err(), "rule \"m\" is after \"n\"");
+        rules.remove("m").unwrap();
+        rules.remove("n").unwrap();
+        assert_eq!(rules.remove("n").unwrap_err(), "there is no rule \"n\"");
         assert_eq!(sends(&rules, 1), ["-"]);
+    }
+
+    #[test]
+    fn rules_about_the_device_are_there_from_its_beginning() {
+        let rules = rules("weak: device then limit max_sge 1\n");
+        let [weak] = &rules.list()[..] else {
+            panic!("one rule");
+        };
+        assert_eq!((weak.seen, weak.applied), (1, 1));
+        let refused = rules.remove("weak").unwrap_err();
+        assert!(refused.contains("has begun"), "{refused}");
+        let late = "late: device then lack srq".parse().unwrap();
+        let refused = rules.add(&late).unwrap_err();
+        assert!(refused.contains("a device that begins"), "{refused}");
+    }
+
+    #[test]
+    fn the_next_command_is_noted() {
+        let rules = rules("x: send any nth 2 then fail REM_OP_ERR");
+        let next = |command| {
+            assert!(rules.command(command).is_none());
+            rules.list()[0].next.clone()
+        };
+        assert_eq!(sends(&rules, 1), ["-"]);
+        assert_eq!(next(Command::CreatePd), None);
+        assert_eq!(sends(&rules, 1), ["x"]);
+        let none = rules.list()[0].next.clone().unwrap();
+        assert_eq!(none.command, None);
+        for command in [Command::DestroyQp, Command::CreateQp] {
+            let next = next(command).unwrap();
+            assert_eq!(next.command.as_deref(), Some("DESTROY_QP"));
+        }
     }
 
     #[test]

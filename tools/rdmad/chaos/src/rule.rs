@@ -6,39 +6,11 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::{Command, Errno};
-use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus, WrOpcode};
 
-/// The longest pause that a rule may order. The driver waits for a minute, and commands of one
-/// driver wait for each other. A daemon with a paused command can't be upgraded.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(5);
-
-/// The statuses other than success with which a send work request of this device can end by itself.
-pub(crate) const SEND_STATUSES: [WcStatus; 10] = [
-    WcStatus::LocLenErr,
-    WcStatus::LocQpOpErr,
-    WcStatus::LocProtErr,
-    WcStatus::MwBindErr,
-    WcStatus::BadRespErr,
-    WcStatus::RemInvReqErr,
-    WcStatus::RemAccessErr,
-    WcStatus::RemOpErr,
-    WcStatus::RetryExcErr,
-    WcStatus::RnrRetryExcErr,
-];
-
-/// The events with which a QP of this device goes to ERR.
-pub(crate) const QP_EVENTS: [AsyncEvent; 3] = [
-    AsyncEvent::QpFatal,
-    AsyncEvent::QpReqErr,
-    AsyncEvent::QpAccessErr,
-];
-
-/// The statuses with which a receive of this device can end by itself, before its message arrives.
-pub(crate) const RECEIVE_STATUSES: [WcStatus; 3] = [
-    WcStatus::LocLenErr,
-    WcStatus::LocQpOpErr,
-    WcStatus::LocProtErr,
-];
+use crate::cm::CmMessage;
+use crate::limit::Limit;
 
 /// A rule of a scenario. Its text, in which a scenario has it, is that of [`Display`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,27 +30,50 @@ pub struct Rule {
 
 /// The events that a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// A command of the driver; `None` for any.
-    Command(Option<Command>),
-    /// A send work request of a QP begins; `None` for any operation.
-    Send(Option<WrOpcode>, OfQp),
-    /// A message looks for a receive of the QP; again if it has found none.
-    Receive(OfQp),
-    /// The QP sends a packet of a request for the first time.
-    Packet(OfQp),
+pub struct When {
+    pub hook: Hook,
+    /// Which of the [named](Hook::names) events; `None` for any.
+    pub(crate) of: Option<u32>,
+    /// The QP, by its [order](Event::qp); `None` for any.
+    pub(crate) qp: Option<u32>,
+    /// The CQ, by its [order](Event::cq); `None` for any.
+    pub(crate) cq: Option<u32>,
 }
 
-/// The QPs that a rule is about: one, by its [order](Event::qp), or any.
-pub type OfQp = Option<u32>;
+/// A kind of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A command of the driver.
+    Command,
+    /// A send work request of a QP begins.
+    Send,
+    /// A request of the peer of a QP to access memory begins.
+    Access,
+    /// A message finds a receive of the QP; again if the receive was withheld.
+    Receive,
+    /// The QP sends a packet of a request for the first time.
+    Packet,
+    /// A work request completes to a CQ.
+    Completion,
+    /// The completion event of a CQ is sent.
+    Event,
+    /// The connection manager sends a message.
+    Cm,
+    /// The device begins. The rule applies once, without an event.
+    Device,
+}
 
 /// An event of a port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Event {
     /// The order of its QP among all QPs that the driver has created, from 1; 0 for none.
     pub qp: u32,
-    /// Value of the [`WrOpcode`] of a send work request; otherwise 0.
-    pub opcode: u32,
+    /// The order of its CQ among all CQs that the driver has created, from 1; 0 for none.
+    pub cq: u32,
+    /// Which of the [named](Hook::names) events it is.
+    pub of: u32,
+    /// Whether its QP has an SRQ.
+    pub has_srq: bool,
 }
 
 /// A choice among the events that a rule is about.
@@ -100,32 +95,207 @@ pub enum What {
     Refuse(Errno),
     /// The command begins later.
     Wait(Duration),
-    /// The work request ends with this status when those before it have ended.
+    /// The work request ends with this status when those before it have ended; or the access is
+    /// refused, so that its work request ends with this status.
     Fail(WcStatus),
-    /// The QP goes to ERR and raises this event.
-    Raise(AsyncEvent),
-    /// The message finds no receive now.
+    /// The message does not get the receive now.
     Withhold,
-    /// The packet is lost.
+    /// The packet, completion, completion event or message is lost.
     Drop,
+    /// The event is raised. If it tells of a failure, its object fails.
+    Raise(AsyncEvent),
     /// The device fails, as by a defect, and asks its driver for a reset.
     Crash,
+    /// The completion and those after it, or the completion event, come later.
+    Hold(Duration),
+    /// The packet or completion event is sent twice.
+    Repeat,
+    /// A bit of the packet changes on the way.
+    Corrupt,
+    /// The packet is sent after so many others of its QP.
+    Delay(u8),
+    /// The packet and all later ones of its QP are lost.
+    Silence,
+    /// The link goes down for this time.
+    Flap(Duration),
+    /// The device does not have the feature.
+    Lack(Feature),
+    /// The limit of the device is at most this value.
+    Limit(Limit, u32),
 }
 
 impl What {
-    /// The number of the effect in the flight recorder.
-    pub const fn number(self) -> u64 {
+    /// The words of all effects. The flight recorder keeps an effect by its [number](Self::number),
+    /// the place of its word.
+    pub const WORDS: [&'static str; 15] = [
+        "refuse", "wait", "fail", "withhold", "drop", "raise", "crash", "hold", "repeat",
+        "corrupt", "delay", "silence", "flap", "lack", "limit",
+    ];
+
+    pub(crate) const fn word(self) -> &'static str {
         match self {
-            Self::Refuse(_) => 0,
-            Self::Wait(_) => 1,
-            Self::Fail(_) => 2,
-            Self::Withhold => 3,
-            Self::Drop => 4,
-            Self::Raise(_) => 5,
-            Self::Crash => 6,
+            Self::Refuse(_) => "refuse",
+            Self::Wait(_) => "wait",
+            Self::Fail(_) => "fail",
+            Self::Withhold => "withhold",
+            Self::Drop => "drop",
+            Self::Raise(_) => "raise",
+            Self::Crash => "crash",
+            Self::Hold(_) => "hold",
+            Self::Repeat => "repeat",
+            Self::Corrupt => "corrupt",
+            Self::Delay(_) => "delay",
+            Self::Silence => "silence",
+            Self::Flap(_) => "flap",
+            Self::Lack(_) => "lack",
+            Self::Limit(..) => "limit",
         }
     }
+
+    /// The number of the effect in the flight recorder.
+    pub fn number(self) -> u64 {
+        let place = Self::WORDS.iter().position(|word| *word == self.word());
+        place.unwrap_or(Self::WORDS.len()) as u64
+    }
 }
+
+impl Hook {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Command,
+        Self::Send,
+        Self::Access,
+        Self::Receive,
+        Self::Packet,
+        Self::Completion,
+        Self::Event,
+        Self::Cm,
+        Self::Device,
+    ];
+
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Send => "send",
+            Self::Access => "access",
+            Self::Receive => "receive",
+            Self::Packet => "packet",
+            Self::Completion => "completion",
+            Self::Event => "event",
+            Self::Cm => "cm",
+            Self::Device => "device",
+        }
+    }
+
+    /// The words and numbers of events that have names.
+    pub(crate) fn names(self) -> Vec<(&'static str, u32)> {
+        match self {
+            Self::Command => numbered(|it: Command| it.value().into()),
+            Self::Send => numbered(WrOpcode::value),
+            Self::Cm => numbered(|it: CmMessage| it.value().into()),
+            Self::Access => {
+                let bits = AccessFlags::BITS.iter();
+                bits.filter(|(_, bit)| REMOTE.contains(*bit))
+                    .map(|(name, bit)| (*name, bit.0))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the names are names of.
+    pub(crate) const fn named(self) -> &'static str {
+        match self {
+            Self::Command => "a command",
+            Self::Send => "an operation",
+            Self::Access => "an access",
+            _ => "a message of the connection manager",
+        }
+    }
+
+    /// Whether rules may name a QP.
+    pub(crate) const fn has_qp(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::Access | Self::Receive | Self::Packet | Self::Completion
+        )
+    }
+
+    /// Whether rules may name a CQ.
+    pub(crate) const fn has_cq(self) -> bool {
+        matches!(self, Self::Completion | Self::Event)
+    }
+
+    /// The effects that rules may have.
+    pub(crate) const fn effects(self) -> &'static [&'static str] {
+        match self {
+            Self::Command => &["refuse", "wait", "flap", "crash"],
+            Self::Send => &["fail", "raise", "flap", "crash"],
+            Self::Access => &["fail"],
+            Self::Receive => &["fail", "raise", "withhold", "flap", "crash"],
+            Self::Packet => &["drop", "corrupt", "repeat", "delay", "silence"],
+            Self::Completion => &["hold", "drop", "raise"],
+            Self::Event => &["hold", "drop", "repeat"],
+            Self::Cm => &["drop"],
+            Self::Device => &["lack", "limit"],
+        }
+    }
+
+    /// The statuses with which a work request of this device can end by itself.
+    pub(crate) const fn statuses(self) -> &'static [WcStatus] {
+        use WcStatus::*;
+        match self {
+            Self::Send => &[
+                LocLenErr,
+                LocQpOpErr,
+                LocProtErr,
+                MwBindErr,
+                BadRespErr,
+                RemInvReqErr,
+                RemAccessErr,
+                RemOpErr,
+                RetryExcErr,
+                RnrRetryExcErr,
+            ],
+            Self::Access => &[RemInvReqErr, RemAccessErr, RemOpErr],
+            // Before the message arrives.
+            Self::Receive => &[LocLenErr, LocQpOpErr, LocProtErr],
+            _ => &[],
+        }
+    }
+
+    /// The events that rules may raise.
+    pub(crate) const fn raised(self) -> &'static [AsyncEvent] {
+        use AsyncEvent::*;
+        match self {
+            Self::Send => &[
+                QpFatal,
+                QpReqErr,
+                QpAccessErr,
+                CommEst,
+                SqDrained,
+                PkeyChange,
+                GidChange,
+            ],
+            Self::Receive => &[QpFatal, QpReqErr, QpAccessErr, SrqErr, SrqLimitReached],
+            Self::Completion => &[CqErr],
+            _ => &[],
+        }
+    }
+
+    /// The bit of this kind in a set.
+    pub(crate) const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// The access flags for which a peer can ask.
+const REMOTE: AccessFlags = AccessFlags(
+    AccessFlags::REMOTE_WRITE.0
+        | AccessFlags::REMOTE_READ.0
+        | AccessFlags::REMOTE_ATOMIC.0
+        | AccessFlags::FLUSH_GLOBAL.0
+        | AccessFlags::FLUSH_PERSISTENT.0,
+);
 
 impl Rule {
     /// The name of the rule that must have applied before, if none of `rules` has it.
@@ -133,21 +303,28 @@ impl Rule {
         let after = self.after.as_deref()?;
         (!rules.any(|rule| rule.name == after)).then_some(after)
     }
-}
 
-impl When {
-    /// The QP that the rule is about, if it is about one.
-    pub(crate) fn qp(self) -> OfQp {
-        match self {
-            Self::Command(_) => None,
-            Self::Send(_, qp) | Self::Receive(qp) | Self::Packet(qp) => qp,
-        }
+    /// Whether the rule is for the port with this name.
+    pub(crate) fn is_for(&self, name: &str) -> bool {
+        self.port.as_ref().is_none_or(|port| port == name)
     }
 
-    pub(crate) fn set_qp(&mut self, of: OfQp) {
-        if let Self::Send(_, qp) | Self::Receive(qp) | Self::Packet(qp) = self {
-            *qp = of;
-        }
+    /// Whether the rule is about this event.
+    pub(crate) fn is_about(&self, hook: Hook, event: &Event) -> bool {
+        let When { of, qp, cq, .. } = self.when;
+        let is_of = |of: u32| match hook {
+            Hook::Access => event.of & of != 0,
+            _ => event.of == of,
+        };
+        let needs_srq = matches!(
+            self.what,
+            What::Raise(AsyncEvent::SrqErr | AsyncEvent::SrqLimitReached)
+        );
+        self.when.hook == hook
+            && of.is_none_or(is_of)
+            && qp.is_none_or(|qp| qp == event.qp)
+            && cq.is_none_or(|cq| cq == event.cq)
+            && (event.has_srq || !needs_srq)
     }
 }
 
@@ -186,25 +363,65 @@ pub(crate) trait Word: Copy + 'static {
 
 words! { Command WrOpcode Errno WcStatus AsyncEvent }
 
-fn word_or_any<W: Word>(value: Option<W>) -> &'static str {
-    value.map_or(ANY, W::word)
+impl Word for Feature {
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn word(self) -> &'static str {
+        self.name()
+    }
 }
 
-/// The word for all commands or operations.
+fn numbered<W: Word>(number: impl Fn(W) -> u32) -> Vec<(&'static str, u32)> {
+    let all = W::ALL.iter();
+    all.map(|value| (value.word(), number(*value))).collect()
+}
+
+/// The word for all events that have names.
 pub(crate) const ANY: &str = "any";
+
+impl Display for When {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.hook.word())?;
+        let names = self.hook.names();
+        if !names.is_empty() {
+            let name = names.iter().find(|(_, number)| Some(*number) == self.of);
+            write!(f, " {}", name.map_or(ANY, |(name, _)| name))?;
+        }
+        for (word, number) in [("qp", self.qp), ("cq", self.cq)] {
+            if let Some(number) = number {
+                write!(f, " {word} {number}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for What {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())?;
+        match self {
+            Self::Refuse(errno) => write!(f, " {}", errno.word()),
+            Self::Fail(status) => write!(f, " {}", status.word()),
+            Self::Raise(event) => write!(f, " {}", event.word()),
+            Self::Wait(time) | Self::Hold(time) | Self::Flap(time) => {
+                write!(f, " {}ms", time.as_millis())
+            }
+            Self::Delay(packets) => write!(f, " {packets}"),
+            Self::Lack(feature) => write!(f, " {}", feature.word()),
+            Self::Limit(limit, value) => write!(f, " {} {value}", limit.word()),
+            Self::Withhold
+            | Self::Drop
+            | Self::Crash
+            | Self::Repeat
+            | Self::Corrupt
+            | Self::Silence => Ok(()),
+        }
+    }
+}
 
 impl Display for Rule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.name)?;
-        match self.when {
-            When::Command(command) => write!(f, "command {}", word_or_any(command))?,
-            When::Send(opcode, _) => write!(f, "send {}", word_or_any(opcode))?,
-            When::Receive(_) => f.write_str("receive")?,
-            When::Packet(_) => f.write_str("packet")?,
-        }
-        if let Some(qp) = self.when.qp() {
-            write!(f, " qp {qp}")?;
-        }
+        write!(f, "{}: {}", self.name, self.when)?;
         if let Some(port) = &self.port {
             write!(f, " port {port}")?;
         }
@@ -228,14 +445,6 @@ impl Display for Rule {
         if let Some(after) = &self.after {
             write!(f, " after {after}")?;
         }
-        match self.what {
-            What::Refuse(errno) => write!(f, " then refuse {}", errno.word()),
-            What::Wait(time) => write!(f, " then wait {}ms", time.as_millis()),
-            What::Fail(status) => write!(f, " then fail {}", status.word()),
-            What::Withhold => f.write_str(" then withhold"),
-            What::Drop => f.write_str(" then drop"),
-            What::Raise(event) => write!(f, " then raise {}", event.word()),
-            What::Crash => f.write_str(" then crash"),
-        }
+        write!(f, " then {}", self.what)
     }
 }

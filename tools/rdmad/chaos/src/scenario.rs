@@ -7,14 +7,21 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::rule::{
-    Count, Rule, What, When, Word, ANY, MAX_WAIT, QP_EVENTS, RECEIVE_STATUSES, SEND_STATUSES,
-};
+use crate::everything;
+use crate::limit::Limit;
+use crate::rule::{Count, Hook, Rule, What, When, Word, ANY};
 
 /// Maximum number of rules: each event is compared with all of them.
 pub(crate) const MAX_RULES: usize = 64;
-/// The words before "then" that all rules may have.
+/// The words before "then" that all rules about events may have.
 const SELECTORS: &str = "port, nth, from, to, every, times, after";
+/// The longest pause that a rule may order. The driver waits for a minute, and commands of one
+/// driver wait for each other. A daemon with a paused command can't be upgraded.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// The longest time for which a rule may hold completions or take the link down.
+const MAX_HOLD: Duration = Duration::from_secs(600);
+/// The largest number of packets that may overtake one by a rule.
+const MAX_DELAY: u8 = 100;
 /// Maximum length of the names of rules and ports in bytes.
 const MAX_NAME: usize = 64;
 
@@ -34,9 +41,11 @@ impl Scenario {
         "dying-peer",
         "flaky-link",
         "lossy-1pct",
+        "port-flap",
         "reg-fails",
         "slow-commands",
-        "slow-receiver"
+        "slow-receiver",
+        "weak-nic"
     ];
 
     /// A name after which a rule waits, and which no rule of the scenario has.
@@ -44,10 +53,23 @@ impl Scenario {
         self.0.iter().find_map(|rule| rule.missing(self.0.iter()))
     }
 
-    /// The text of the scenario with this name.
-    pub fn preset(name: &str) -> Option<&'static str> {
+    /// What the device of a port lacks from its beginning.
+    pub fn of_device<'a>(&'a self, port: &'a str) -> impl Iterator<Item = What> + 'a {
+        let is_about = move |rule: &&Rule| rule.when.hook == Hook::Device && rule.is_for(port);
+        self.0.iter().filter(is_about).map(|rule| rule.what)
+    }
+
+    /// The names of all scenarios that are known by names.
+    pub fn names() -> String {
+        let names: Vec<_> = Self::PRESETS.iter().map(|(name, _)| *name).collect();
+        format!("{}, {}", names.join(", "), everything::NAME)
+    }
+
+    /// The text of the scenario with this name. `everything` may be followed by a seed.
+    pub fn preset(name: &str) -> Option<String> {
         let found = Self::PRESETS.iter().find(|(known, _)| *known == name);
-        found.map(|(_, text)| *text)
+        let found = found.map(|(_, text)| (*text).to_owned());
+        found.or_else(|| everything::named(name))
     }
 }
 
@@ -154,19 +176,37 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Reads a word of the ABI, or `any`.
-    fn word_or_any<W: Word>(&mut self, wanted: &str) -> Result<Option<W>, ScenarioError> {
-        if self.peek() == ANY {
-            self.skip();
+    /// Reads the name of an event, or `any`.
+    fn named(&mut self, hook: Hook) -> Result<Option<u32>, ScenarioError> {
+        let names = hook.names();
+        if names.is_empty() {
             return Ok(None);
         }
-        self.word(wanted, W::ALL).map(Some)
+        let words: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+        let wanted = format!("{}: {ANY}, {}", hook.named(), words.join(", "));
+        self.read(&wanted, |word| {
+            let found = names.iter().find(|(name, _)| *name == word);
+            let known = found.map(|(_, number)| Some(*number));
+            known.or_else(|| (word == ANY).then_some(None))
+        })
+    }
+
+    /// Reads a time of at most `most`.
+    fn time(&mut self, most: Duration) -> Result<Duration, ScenarioError> {
+        let wanted = format!("a time of at most {most:?}, such as 20ms or 3s");
+        self.read(&wanted, |word| time(word).filter(|time| *time <= most))
     }
 
     fn number(&mut self) -> Result<u64, ScenarioError> {
         self.read("a number from 1", |word| {
             word.parse().ok().filter(|number| *number > 0)
         })
+    }
+
+    /// Reads the number of an object.
+    fn order(&mut self) -> Result<u32, ScenarioError> {
+        let number = self.number()?;
+        u32::try_from(number).or_else(|_| self.mistake("this number is too large"))
     }
 
     fn name(&mut self) -> Result<String, ScenarioError> {
@@ -185,7 +225,7 @@ fn time(word: &str) -> Option<Duration> {
         Some(number) => (number, Duration::from_millis as fn(u64) -> Duration),
         None => (word.strip_suffix('s')?, Duration::from_secs as _),
     };
-    number.parse().ok().map(of).filter(|time| *time <= MAX_WAIT)
+    number.parse().ok().map(of)
 }
 
 /// A value that a rule has once.
@@ -202,6 +242,14 @@ fn once<'a, T>(
     Ok(())
 }
 
+/// Words in a list for people.
+fn list(words: &[&str]) -> String {
+    match words {
+        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => words.concat(),
+    }
+}
+
 fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
     let mut name = format!("line-{}", words.line);
     if let Some(given) = words.peek().strip_suffix(':') {
@@ -213,53 +261,34 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
         name = given.to_owned();
         words.skip();
     }
-    let mut when = match words.peek() {
-        "command" => {
-            words.skip();
-            When::Command(words.word_or_any("a command")?)
-        }
-        "send" => {
-            words.skip();
-            When::Send(words.word_or_any("an operation")?, None)
-        }
-        "receive" => {
-            words.skip();
-            When::Receive(None)
-        }
-        "packet" => {
-            words.skip();
-            When::Packet(None)
-        }
-        _ => {
-            return words.read(
-                "command, send, receive or packet, with which a rule begins",
-                |_| None,
-            );
-        }
-    };
-    let (mut port, mut of_qp, mut after) = (None, None, None);
+    let wanted = list(&Hook::ALL.map(Hook::word));
+    let wanted = format!("{wanted}, with which a rule begins");
+    let hook = words.read(&wanted, |word| {
+        Hook::ALL.into_iter().find(|hook| hook.word() == word)
+    })?;
+    let of = words.named(hook)?;
+    let (mut port, mut qp, mut cq, mut after) = (None, None, None, None);
     let (mut nth, mut from, mut to, mut every, mut times) = (None, None, None, None, None);
+    let counts = hook != Hook::Device;
     loop {
-        match (words.peek(), when) {
-            ("port", _) => once(&mut words, &mut port, Words::name)?,
-            ("after", _) => once(&mut words, &mut after, Words::name)?,
-            ("nth", _) => once(&mut words, &mut nth, Words::number)?,
-            ("from", _) => once(&mut words, &mut from, Words::number)?,
-            ("to", _) => once(&mut words, &mut to, Words::number)?,
-            ("every", _) => once(&mut words, &mut every, Words::number)?,
-            ("times", _) => once(&mut words, &mut times, Words::number)?,
-            ("qp", When::Send(..) | When::Receive(_) | When::Packet(_)) => {
-                once(&mut words, &mut of_qp, |words| {
-                    let number = words.number()?;
-                    let too_large = "the number of the QP is too large";
-                    u32::try_from(number).or_else(|_| words.mistake(too_large))
-                })?;
+        match words.peek() {
+            "port" => once(&mut words, &mut port, Words::name)?,
+            "after" if counts => once(&mut words, &mut after, Words::name)?,
+            "nth" if counts => once(&mut words, &mut nth, Words::number)?,
+            "from" if counts => once(&mut words, &mut from, Words::number)?,
+            "to" if counts => once(&mut words, &mut to, Words::number)?,
+            "every" if counts => once(&mut words, &mut every, Words::number)?,
+            "times" if counts => once(&mut words, &mut times, Words::number)?,
+            "qp" if hook.has_qp() => once(&mut words, &mut qp, Words::order)?,
+            "cq" if hook.has_cq() => once(&mut words, &mut cq, Words::order)?,
+            "then" => break,
+            _ => {
+                let objects = [("qp, ", hook.has_qp()), ("cq, ", hook.has_cq())];
+                let objects = objects.into_iter().filter(|(_, has)| *has);
+                let objects: String = objects.map(|(word, _)| word).collect();
+                let selectors = if counts { SELECTORS } else { "port" };
+                words.read(&format!("{objects}{selectors} or then"), |_| None)?;
             }
-            ("then", _) => break,
-            (_, When::Command(_)) => {
-                words.read(&format!("{SELECTORS} or then"), |_| None)?;
-            }
-            _ => words.read(&format!("qp, {SELECTORS} or then"), |_| None)?,
         }
     }
     let has_range = from.is_some() || to.is_some() || every.is_some();
@@ -276,53 +305,14 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
         },
     };
     words.skip();
-    when.set_qp(of_qp);
-    let what = match (words.peek(), when) {
-        ("refuse", When::Command(_)) => {
-            words.skip();
-            What::Refuse(words.word("an error number", Word::ALL)?)
-        }
-        ("wait", When::Command(_)) => {
-            words.skip();
-            let wanted = format!("a time of at most {MAX_WAIT:?}, such as 20ms or 3s");
-            What::Wait(words.read(&wanted, time)?)
-        }
-        ("fail", When::Send(..)) => {
-            words.skip();
-            What::Fail(words.word("a status of send work requests", &SEND_STATUSES)?)
-        }
-        ("fail", When::Receive(_)) => {
-            words.skip();
-            What::Fail(words.word("a status of receives", &RECEIVE_STATUSES)?)
-        }
-        ("raise", When::Send(..) | When::Receive(_)) => {
-            words.skip();
-            What::Raise(words.word("an event with which a QP fails", &QP_EVENTS)?)
-        }
-        ("crash", When::Command(_) | When::Send(..) | When::Receive(_)) => {
-            words.skip();
-            What::Crash
-        }
-        ("withhold", When::Receive(_)) => {
-            words.skip();
-            What::Withhold
-        }
-        ("drop", When::Packet(_)) => {
-            words.skip();
-            What::Drop
-        }
-        (_, When::Command(_)) => words.read("refuse, wait or crash", |_| None)?,
-        (_, When::Send(..)) => words.read("fail, raise or crash", |_| None)?,
-        (_, When::Receive(_)) => words.read("fail, raise, withhold or crash", |_| None)?,
-        (_, When::Packet(_)) => words.read("drop", |_| None)?,
-    };
+    let what = effect(&mut words, hook)?;
     if !words.rest.is_empty() {
         return words.mistake("the rule ends before this word");
     }
     Ok(Rule {
         name,
         port,
-        when,
+        when: When { hook, of, qp, cq },
         count,
         times,
         after,
@@ -330,12 +320,52 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
     })
 }
 
+fn effect(words: &mut Words<'_>, hook: Hook) -> Result<What, ScenarioError> {
+    let effects = hook.effects();
+    let word = words.read(&list(effects), |word| {
+        effects.iter().copied().find(|effect| *effect == word)
+    })?;
+    Ok(match word {
+        "refuse" => What::Refuse(words.word("an error number", Word::ALL)?),
+        "wait" => What::Wait(words.time(MAX_WAIT)?),
+        "hold" => What::Hold(words.time(MAX_HOLD)?),
+        "flap" => What::Flap(words.time(MAX_HOLD)?),
+        "fail" => What::Fail(words.word("a status of these", hook.statuses())?),
+        "raise" => What::Raise(words.word("an event of these", hook.raised())?),
+        "delay" => What::Delay({
+            let wanted = format!("a number of packets, from 1 to {MAX_DELAY}");
+            words.read(&wanted, |word| {
+                word.parse()
+                    .ok()
+                    .filter(|count| (1..=MAX_DELAY).contains(count))
+            })?
+        }),
+        "lack" => What::Lack(words.word("a feature", Word::ALL)?),
+        "limit" => {
+            let limit: Limit = words.word("a limit", Word::ALL)?;
+            let wanted = format!("a number from {}", limit.least());
+            let value = words.read(&wanted, |word| {
+                word.parse().ok().filter(|value| *value >= limit.least())
+            })?;
+            What::Limit(limit, value)
+        }
+        "withhold" => What::Withhold,
+        "drop" => What::Drop,
+        "repeat" => What::Repeat,
+        "corrupt" => What::Corrupt,
+        "silence" => What::Silence,
+        _ => What::Crash,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use virtio_rdma_abi::ctrl::{Command, Errno};
-    use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
+    use virtio_rdma_abi::feature::Feature;
+    use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus, WrOpcode};
 
     use super::*;
+    use crate::cm::CmMessage;
 
     #[test]
     fn a_scenario_has_rules_and_comments() {
@@ -350,39 +380,83 @@ mod tests {
             receive then fail LOC_LEN_ERR\n\
             packet qp 3 every 100 then drop\n\
             receive then raise QP_ACCESS_ERR\n\
-            command DESTROY_QP then crash\n"
+            command DESTROY_QP then crash\n\
+            completion cq 2 nth 3 then hold 2s\n\
+            event cq 1 then repeat\n\
+            access REMOTE_READ qp 1 then fail REM_ACCESS_ERR\n\
+            packet nth 4 then delay 3\n\
+            cm DREQ nth 1 then drop\n\
+            device port b then limit max_sge 1\n\
+            device then lack srq\n\
+            send any every 9 then flap 300ms\n"
             .parse()
             .unwrap();
-        let [reg, send, slow, none, short, lost, event, crash] = &scenario.0[..] else {
+        let [reg, send, slow, none, short, lost, event, crash, rest @ ..] = &scenario.0[..] else {
             panic!("{scenario:?}");
         };
-        assert_eq!(reg.when, When::Command(Some(Command::RegUserMr)));
+        let when = |hook, of: Option<u32>, qp, cq| When { hook, of, qp, cq };
+        let of = Some(Command::RegUserMr.value().into());
+        assert_eq!(reg.when, when(Hook::Command, of, None, None));
         assert_eq!(reg.what, What::Refuse(Errno::Enomem));
         assert_eq!((reg.port.as_deref(), reg.count), (None, Count::Nth(3)));
         assert_eq!(send.name, "line-4");
-        let opcode = Some(WrOpcode::RdmaWrite);
-        assert_eq!(send.when, When::Send(opcode, Some(2)));
+        let of = Some(WrOpcode::RdmaWrite.value());
+        assert_eq!(send.when, when(Hook::Send, of, Some(2), None));
         assert_eq!(send.what, What::Fail(WcStatus::RetryExcErr));
         assert_eq!(send.port.as_deref(), Some("b"));
         assert_eq!((send.times, send.after.as_deref()), (Some(2), Some("reg")));
         let chosen = (1..40).filter(|number| send.count.has(*number));
         assert_eq!(chosen.collect::<Vec<_>>(), [10, 15, 20, 25, 30]);
-        assert_eq!(slow.when, When::Command(None));
+        assert_eq!(slow.when, when(Hook::Command, None, None, None));
         let all = Count::Range {
             from: 1,
             to: None,
             every: 1,
         };
         assert_eq!(slow.count, all);
-        assert_eq!(
-            (none.when, none.what),
-            (When::Receive(Some(1)), What::Withhold)
-        );
+        assert_eq!(none.when, when(Hook::Receive, None, Some(1), None));
+        assert_eq!(none.what, What::Withhold);
         assert_eq!(short.what, What::Fail(WcStatus::LocLenErr));
-        assert_eq!((lost.when, lost.what), (When::Packet(Some(3)), What::Drop));
+        assert_eq!(lost.when, when(Hook::Packet, None, Some(3), None));
+        assert_eq!(lost.what, What::Drop);
         assert_eq!(event.what, What::Raise(AsyncEvent::QpAccessErr));
         assert_eq!(crash.what, What::Crash);
         assert_eq!(slow.what, What::Wait(Duration::from_millis(20)));
+        let expected = [
+            (
+                when(Hook::Completion, None, None, Some(2)),
+                What::Hold(Duration::from_secs(2)),
+            ),
+            (when(Hook::Event, None, None, Some(1)), What::Repeat),
+            (
+                when(
+                    Hook::Access,
+                    Some(AccessFlags::REMOTE_READ.0),
+                    Some(1),
+                    None,
+                ),
+                What::Fail(WcStatus::RemAccessErr),
+            ),
+            (when(Hook::Packet, None, None, None), What::Delay(3)),
+            (
+                when(Hook::Cm, Some(CmMessage::Dreq.value().into()), None, None),
+                What::Drop,
+            ),
+            (
+                when(Hook::Device, None, None, None),
+                What::Limit(Limit::MaxSge, 1),
+            ),
+            (
+                when(Hook::Device, None, None, None),
+                What::Lack(Feature::Srq),
+            ),
+            (
+                when(Hook::Send, None, None, None),
+                What::Flap(Duration::from_millis(300)),
+            ),
+        ];
+        let rest: Vec<_> = rest.iter().map(|rule| (rule.when, rule.what)).collect();
+        assert_eq!(rest, expected);
         for rule in &scenario.0 {
             let again: Scenario = rule.to_string().parse().unwrap();
             assert_eq!(again.0.first(), Some(rule), "{rule}");
@@ -395,7 +469,7 @@ mod tests {
             let scenario: Scenario = text.parse().unwrap();
             assert!(!scenario.0.is_empty(), "{name}");
             assert_eq!(scenario.missing(), None);
-            assert_eq!(Scenario::preset(name), Some(*text));
+            assert_eq!(Scenario::preset(name).as_deref(), Some(*text));
         }
         assert_eq!(Scenario::preset("none"), None);
         let incomplete: Scenario = "send any after x then fail REM_OP_ERR".parse().unwrap();
@@ -408,9 +482,9 @@ mod tests {
             (
                 "\n  drop",
                 (2, 3),
-                "\"drop\" is not command, send, receive or packet",
+                "\"drop\" is not command, send, access, receive",
             ),
-            ("command", (1, 8), "a command: QUERY_PORT"),
+            ("command", (1, 8), "a command: any, QUERY_PORT"),
             ("command MAKE_QP", (1, 9), "\"MAKE_QP\" is not a command"),
             ("command any qp 1", (1, 13), "\"qp\" is not port, nth"),
             ("send any nth x", (1, 14), "\"x\" is not a number from 1"),
@@ -440,6 +514,22 @@ mod tests {
             ),
             ("command any then wait 3", (1, 23), "\"3\" is not a time"),
             ("command any then wait 6s", (1, 23), "at most 5s"),
+            ("completion then hold 601s", (1, 22), "at most 600s"),
+            (
+                "receive then hold 1s",
+                (1, 14),
+                "\"hold\" is not fail, raise",
+            ),
+            ("event qp 1", (1, 7), "\"qp\" is not cq, port"),
+            ("device nth 1", (1, 8), "\"nth\" is not port or then"),
+            ("device then limit max_sge 0", (1, 27), "a number from 1"),
+            ("packet then delay 101", (1, 19), "from 1 to 100"),
+            (
+                "cm HELLO",
+                (1, 4),
+                "a message of the connection manager: any, REQ",
+            ),
+            ("access LOCAL_WRITE", (1, 8), "an access: any, REMOTE_WRITE"),
             ("command any then wait 1s 2", (1, 26), "the rule ends"),
             (
                 "send any from 3 to 2 then fail REM_OP_ERR",

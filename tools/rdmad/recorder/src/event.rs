@@ -108,12 +108,9 @@ const WAITS: Unit = |bits| {
 };
 
 /// The effects of rules of a scenario, by their numbers.
-const EFFECTS: [&str; 7] = [
-    "refuse", "wait", "fail", "withhold", "drop", "raise", "crash",
-];
-
 const EFFECT: Unit = |number| {
-    let effect = usize::try_from(number).ok().and_then(|at| EFFECTS.get(at));
+    let effect = usize::try_from(number).ok();
+    let effect = effect.and_then(|at| chaos::What::WORDS.get(at));
     effect.map_or(Value::Number(number), |effect| {
         Value::Word((*effect).to_owned())
     })

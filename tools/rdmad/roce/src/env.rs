@@ -139,6 +139,8 @@ pub enum RemoteFault {
     /// The key is unknown or of another PD, the range is outside the MR, or the MR does not allow
     /// the access.
     Access,
+    /// The request is invalid.
+    Invalid,
     /// The request is valid, but its memory could not be accessed.
     Operational,
 }
@@ -168,6 +170,12 @@ pub trait ResponderEnv: Output {
     /// Completes a receive. Called once for each receive that [`take_receive`](Self::take_receive)
     /// returned and `drain` does not return.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
+    /// Called when a new request for memory begins, before its other checks. Refuses the request if
+    /// it returns an error. `access` are the rights that it needs.
+    fn begin(&mut self, access: AccessFlags) -> Result<(), RemoteFault> {
+        let _ = access;
+        Ok(())
+    }
     /// Checks whether the peer may access `len` bytes at `at`. `access` is `REMOTE_WRITE` or
     /// `REMOTE_READ`.
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault>;

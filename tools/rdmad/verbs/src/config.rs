@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
-use chaos::Scenario;
+use chaos::{Limit, Scenario};
 use recorder::{Recorder, Ring};
 use roce::rc::MAX_RD_ATOMIC;
 use scheduler::PortFlows;
@@ -260,6 +260,8 @@ pub struct HcaConfig {
     pub recorder: Arc<Recorder>,
     /// Failures on order. The port's name is that of its recorder.
     pub scenario: Scenario,
+    /// The atomic operations that the port reports.
+    pub atomic_cap: AtomicCap,
 }
 
 /// Speed of a link, in the terms of the verbs: number and speed of lanes.
@@ -327,7 +329,36 @@ impl HcaConfig {
             group: 0,
             recorder: Arc::new(Recorder::new("", Ring::memory(EVENTS), Instant::now())),
             scenario: Scenario::default(),
+            atomic_cap: AtomicCap::Global,
         }
+    }
+
+    /// Lowers a limit to `most`, if it is higher.
+    pub fn lower(&mut self, limit: Limit, most: u32) {
+        let limits = &mut self.limits;
+        let lowered = match limit {
+            Limit::AtomicCap if most == 0 => return self.atomic_cap = AtomicCap::None,
+            Limit::AtomicCap => return,
+            Limit::MaxRdAtomic => {
+                let most = u8::try_from(most).unwrap_or(u8::MAX);
+                return limits.max_rd_atomic = limits.max_rd_atomic.min(most);
+            }
+            Limit::PathMtu => {
+                let most = most.saturating_add(Mtu::HEADERS);
+                return self.mtu = self.mtu.min(most);
+            }
+            Limit::MaxCq => &mut limits.max_cq,
+            Limit::MaxCqe => &mut limits.max_cqe,
+            Limit::MaxInlineData => &mut limits.max_inline_data,
+            Limit::MaxMr => &mut limits.max_mr,
+            Limit::MaxPd => &mut limits.max_pd,
+            Limit::MaxQp => &mut limits.max_qp,
+            Limit::MaxQpWr => &mut limits.max_qp_wr,
+            Limit::MaxSge => &mut limits.max_sge,
+            Limit::MaxSrq => &mut limits.max_srq,
+            Limit::MaxSrqWr => &mut limits.max_srq_wr,
+        };
+        *lowered = most.min(*lowered);
     }
 
     /// All MAC addresses of the port.
@@ -385,7 +416,7 @@ impl HcaConfig {
             max_qp_rd_atom: limits.max_rd_atomic.into(),
             max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,
             max_qp_init_rd_atom: limits.max_rd_atomic.into(),
-            atomic_cap: AtomicCap::Global.value(),
+            atomic_cap: self.atomic_cap.value(),
             max_mcast_grp: limits.max_mcast_grp,
             max_mcast_qp_attach: limits.max_mcast_qp_attach,
             max_total_mcast_qp_attach: limits.max_total_mcast_qp_attach,

@@ -2,12 +2,15 @@
 
 //! Completion queues.
 
+mod on_order;
 mod saved;
 
 use std::cell::{Cell, RefCell};
 use std::thread;
+use std::time::Instant;
 
 use budget::Charge;
+use chaos::Hook;
 use dma::DmaView;
 use sandbox::contain;
 use scheduler::shared::Mutex;
@@ -19,12 +22,13 @@ use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
+use self::on_order::Held;
 pub(crate) use self::saved::CqState;
 use crate::counters::Counter;
 use crate::details::{self, CqDetails};
 use crate::error::{refusal, Reason, Result, What};
 use crate::event::EventSource;
-use crate::memory::{CompletionProducer, CompletionView, CqProgress, RingMem, VirtqueueMem};
+use crate::memory::{CompletionProducer, CompletionView, CqProgress, RingMem};
 use crate::moderation::{Moderation, Moderator};
 use crate::turn::done;
 use crate::users::Users;
@@ -40,6 +44,8 @@ pub(crate) struct Cq {
     pub doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
+    /// The place among all CQs that the driver has created since the last reset, from 1.
+    order: u32,
     inner: Mutex<CqInner>,
     /// QPs that complete to this CQ.
     pub(crate) users: Users,
@@ -50,6 +56,7 @@ pub(crate) struct Cq {
 struct CqInner {
     queue: CompletionProducer,
     moderator: Moderator,
+    held: Held,
     state: Life,
 }
 
@@ -71,6 +78,8 @@ pub(crate) struct CqAttr {
     pub event_queue: u16,
     /// The driver's cookie, which the CQ's events carry.
     pub cookie: u64,
+    /// The place among all CQs that the driver has created since the last reset, from 1.
+    pub order: u32,
 }
 
 impl Cq {
@@ -85,9 +94,11 @@ impl Cq {
             doorbell_page: attr.doorbell_page,
             event_queue: attr.event_queue,
             cookie: attr.cookie,
+            order: attr.order,
             inner: Mutex::new(CqInner {
                 queue,
                 moderator: Moderator::default(),
+                held: Held::default(),
                 state: Life::Live,
             }),
             users: Users::default(),
@@ -99,8 +110,12 @@ impl Cq {
         self.number
     }
 
-    /// Writes CQEs of `completions` to the CQ and publishes them.
-    fn complete(&self, hca: &Hca, view: &DmaView, completions: &[PendingCqe]) {
+    /// Writes CQEs of `completions` to the CQ and publishes them. `qp` is the order of their QP.
+    #[inline]
+    fn complete(&self, hca: &Hca, view: &DmaView, qp: u32, completions: &[PendingCqe]) {
+        if hca.rules().has(Hook::Completion) {
+            return self.complete_on_order(hca, view, qp, completions);
+        }
         // At most `BATCH`, so the cast does not truncate.
         let added = completions.len() as u32;
         self.update(hca, view, added, |queue| {
@@ -144,7 +159,7 @@ impl Cq {
     pub(crate) fn moderate(&self, hca: &Hca, moderation: Option<Moderation>) {
         let inner = &mut *self.inner.lock();
         if inner.moderator.change(moderation) && inner.state == Life::Live {
-            self.notify(hca, inner.queue.as_virtqueue());
+            self.notify(hca, inner);
         }
     }
 
@@ -156,6 +171,7 @@ impl Cq {
     /// The CQ is dead, or has more than `cqe` unpolled completions.
     pub(crate) fn resize(&self, hca: &Hca, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = hca.space.enter();
+        self.let_go(hca, &view);
         // Send the event if the old ring's arm word requests it now. For later completions the
         // consumer arms the new ring.
         self.doorbell(hca, &view);
@@ -185,6 +201,9 @@ impl Cq {
         }
         let mut queue = inner.queue.enter(view);
         let is_sound = change(&mut queue);
+        if is_sound && !queue.lost() && inner.held.holds(hca) {
+            return;
+        }
         // After an overflow, the CQEs that were written before it are published.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
@@ -193,7 +212,10 @@ impl Cq {
             sends |= inner.moderator.change(None);
         }
         if sends {
-            self.notify(hca, inner.queue.as_virtqueue());
+            self.notify(hca, inner);
+        }
+        if inner.held.takes_event(hca) {
+            self.send_event(hca, inner);
         }
         if is_dead {
             inner.state = Life::Dead;
@@ -230,24 +252,37 @@ impl Cq {
             }
         };
         let delayed = inner.moderator.delayed();
+        let left = |until: Instant| {
+            let left = until.saturating_duration_since(hca.now());
+            u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
+        };
         Some(CqDetails {
             cqn: self.number.get(),
             is_live: inner.state == Life::Live,
             completions,
             unpolled,
             event,
-            delayed: delayed.map(|until| {
-                let left = until.saturating_duration_since(hca.now());
-                u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
-            }),
+            delayed: delayed.map(left),
+            held: inner.held.until().map(left),
             qps: details::numbers(self.users.qpns()),
         })
     }
 
+    /// Sends the completion event that is due.
+    fn notify(&self, hca: &Hca, inner: &mut CqInner) {
+        let times = match hca.rules().has(Hook::Event) {
+            false => 1,
+            true => self.events_on_order(hca, &mut inner.held),
+        };
+        for _ in 0..times {
+            self.send_event(hca, inner);
+        }
+    }
+
     /// Sends the completion event, or an interrupt if the CQ is a virtqueue.
-    fn notify(&self, hca: &Hca, virtqueue: Option<&VirtqueueMem>) {
+    fn send_event(&self, hca: &Hca, inner: &CqInner) {
         hca.counters.add(Counter::CompletionEvents, 1);
-        match virtqueue {
+        match inner.queue.as_virtqueue() {
             None => hca
                 .events()
                 .completion(self.event_queue, self.number, self.cookie),
@@ -261,6 +296,7 @@ impl Cq {
             let inner = &mut *self.inner.lock();
             inner.state = Life::Destroyed;
             inner.moderator.stop(hca, self.number);
+            self.forget_held(hca, inner);
         }
         hca.events()
             .forget(self.event_queue, EventSource::Completions(self.number));
@@ -285,6 +321,8 @@ struct PendingCqe {
 /// whose work completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
+    /// The order of the QP.
+    qp: u32,
     hca: &'a Hca,
     view: &'a DmaView,
     waiting: RefCell<[PendingCqe; BATCH]>,
@@ -292,14 +330,15 @@ pub(crate) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// An empty batch.
-    pub(crate) fn new(cq: &'a Cq, hca: &'a Hca, view: &'a DmaView) -> Self {
+    /// An empty batch of a QP with this [order](crate::qp::QpInit::order).
+    pub(crate) fn new(cq: &'a Cq, qp: u32, hca: &'a Hca, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,
         };
         Self {
             cq,
+            qp,
             hca,
             view,
             waiting: RefCell::new([none; BATCH]),
@@ -325,7 +364,7 @@ impl<'a> Completions<'a> {
         let count = self.count.take();
         if count > 0 {
             let waiting = &self.waiting.borrow()[..count];
-            self.cq.complete(self.hca, self.view, waiting);
+            self.cq.complete(self.hca, self.view, self.qp, waiting);
         }
     }
 }

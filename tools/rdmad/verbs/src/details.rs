@@ -22,6 +22,9 @@ pub struct CqDetails {
     pub event: String,
     /// Time in ns for which moderation still delays an event that is due.
     pub delayed: Option<u64>,
+    /// Nanoseconds for which a rule of the scenario still holds completions back; `None` if none
+    /// does.
+    pub held: Option<u64>,
     /// QPs that complete to the CQ.
     pub qps: Vec<u32>,
 }

@@ -31,6 +31,7 @@ use crate::event::{EventQueues, EventSource};
 use crate::flows::Flows;
 use crate::heard::Heard;
 use crate::link::Link;
+use crate::moderation::Due;
 use crate::objects::Objects;
 use crate::port_frames::PortFrames;
 use crate::port_pace::{PortPacer, PortRates};
@@ -48,7 +49,7 @@ use crate::virtqueues::{AssignedVirtqueues, Virtqueues};
 /// 2. the requester of a QP
 /// 3. the responder of a QP, possibly of another HCA
 /// 4. an SRQ; a CQ
-/// 5. the users of a CQ or SRQ; an event queue; deadlines of CQs; destroyed counter sets
+/// 5. the users of a CQ or SRQ; an event queue; deadlines; destroyed counter sets
 /// 6. a slot of a table; timers; the reason of a failure; the rules of the scenario
 ///
 /// No thread holds two locks of one level.
@@ -83,6 +84,8 @@ pub struct Hca {
     rules: PortRules,
     /// Number of QPs that the driver has created since the last reset, without the GSI QP.
     pub(crate) created_qps: AtomicU32,
+    /// Number of CQs that the driver has created since the last reset.
+    pub(crate) created_cqs: AtomicU32,
     /// The events of the port, except those that counter sets count.
     pub(crate) counters: HcaCounters,
     pub(crate) flows: Flows,
@@ -132,6 +135,7 @@ impl Hca {
                 violations: Violations::default(),
                 rules: PortRules::new(&config.scenario, config.recorder.port()),
                 created_qps: AtomicU32::new(0),
+                created_cqs: AtomicU32::new(0),
                 counters: HcaCounters::new(runtime.scheduler.workers()),
                 flows: Flows::new(runtime.clone(), port, &limits),
                 frames: PortFrames::new(frames, limits.max_qp + 1),
@@ -226,6 +230,11 @@ impl Hca {
         } else {
             AsyncEvent::PortErr
         };
+        self.raise(event);
+    }
+
+    /// Raises an event of the port.
+    pub(crate) fn raise(&self, event: AsyncEvent) {
         self.note_raised(0, event, PORT.into());
         self.events
             .asynchronous(EventSource::Port, event, PORT.into());
@@ -249,7 +258,9 @@ impl Hca {
         self.destroy_all();
         self.events.clear();
         self.link.reset();
+        self.objects.deadlines.forget(self, Due::LinkUp);
         self.created_qps.store(0, Ordering::Relaxed);
+        self.created_cqs.store(0, Ordering::Relaxed);
         self.assigned_virtqueues.mark_all_reset();
         *self.failure.lock() = None;
         self.failed.store(false, Ordering::Release);

@@ -10,10 +10,13 @@ use virtio_rdma_abi::ib::Mtu;
 const SWITCH: u8 = 1;
 /// The guest's network device is up.
 const NETDEV: u8 = 2;
+/// No rule of a scenario has the link down.
+const RAISED: u8 = 4;
 /// The link is up.
-const UP: u8 = SWITCH | NETDEV;
+const UP: u8 = SWITCH | NETDEV | RAISED;
 
-/// The link of a port. It is up while both the switch and the guest's network device are up.
+/// The link of a port. It is up while the switch and the guest's network device are up, and no rule
+/// has taken it down.
 #[derive(Debug)]
 pub(crate) struct Link {
     state: AtomicU8,
@@ -26,7 +29,7 @@ impl Link {
     /// and has any MTU.
     pub(crate) fn new() -> Self {
         Self {
-            state: AtomicU8::new(NETDEV),
+            state: AtomicU8::new(NETDEV | RAISED),
             mtu: AtomicU32::new(u32::MAX),
         }
     }
@@ -47,14 +50,25 @@ impl Link {
         self.set(SWITCH, up)
     }
 
+    /// Sets whether a rule has the link down. Returns whether the link went up or down by this.
+    pub(crate) fn set_raised(&self, up: bool) -> bool {
+        self.set(RAISED, up)
+    }
+
+    /// Whether a rule has the link down.
+    pub(crate) fn is_lowered(&self) -> bool {
+        self.state.load(Ordering::Acquire) & RAISED == 0
+    }
+
     /// Sets state and MTU of the network device.
     pub(crate) fn set_netdev(&self, up: bool, mtu: u32) {
         self.mtu.store(mtu, Ordering::Relaxed);
         self.set(NETDEV, up);
     }
 
-    /// Forgets what the driver told.
+    /// Forgets what the driver told, and what rules did.
     pub(crate) fn reset(&self) {
+        self.set_raised(true);
         self.set_netdev(true, u32::MAX);
     }
 

@@ -3,8 +3,8 @@
 //! Moderation of CQs: completion events that are due, but delayed.
 //!
 //! A moderated CQ sends its event after a number of completions or after some time. The deadlines
-//! of an HCA's CQs are in one set. The flow of notifications has an entry in the timers for the
-//! first of them, and treats a CQ whose deadline has passed as if its doorbell had rung.
+//! of an HCA are in one set. The flow of notifications has an entry in the timers for the first of
+//! them, and treats a CQ whose deadline has passed as if its doorbell had rung.
 
 mod saved;
 
@@ -85,7 +85,8 @@ impl Moderator {
             .is_none_or(|entry| entry <= now || deadline < entry)
         {
             let old = self.entry.replace(deadline);
-            hca.objects.deadlines.change(hca, cqn, old, Some(deadline));
+            let due = Due::Delayed(cqn);
+            hca.objects.deadlines.change(hca, due, old, Some(deadline));
         }
         false
     }
@@ -105,47 +106,75 @@ impl Moderator {
     pub(crate) fn stop(&mut self, hca: &Hca, cqn: Cqn) {
         self.change(None);
         if let Some(old) = self.entry.take() {
-            hca.objects.deadlines.change(hca, cqn, Some(old), None);
+            let due = Due::Delayed(cqn);
+            hca.objects.deadlines.change(hca, due, Some(old), None);
         }
     }
 }
 
-/// The deadlines of an HCA's CQs that delay events, at most one for each CQ.
+/// What is due at a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// The delayed event of a moderated CQ.
+    Delayed(Cqn),
+    /// Completions that a rule holds back.
+    Held(Cqn),
+    /// A completion event that a rule holds back.
+    Late(Cqn),
+    /// The link, which a rule has taken down, goes up.
+    LinkUp,
+}
+
+/// The deadlines of an HCA, at most one for each thing that can be due.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    set: BTreeSet<(Instant, Cqn)>,
+    set: BTreeSet<(Instant, Due)>,
     alarm: Alarm,
 }
 
 impl Deadlines {
-    /// Replaces the deadline `old` of CQ `cqn` by `new`.
-    fn change(&self, hca: &Hca, cqn: Cqn, old: Option<Instant>, new: Option<Instant>) {
+    /// Replaces the deadline `old` of `due` by `new`.
+    pub(crate) fn change(&self, hca: &Hca, due: Due, old: Option<Instant>, new: Option<Instant>) {
         let inner = &mut *self.0.lock();
         if let Some(old) = old {
-            inner.set.remove(&(old, cqn));
+            inner.set.remove(&(old, due));
         }
         if let Some(new) = new {
-            inner.set.insert((new, cqn));
+            inner.set.insert((new, due));
         }
         inner.arm(hca);
     }
 
-    /// Removes the CQs whose deadlines have passed, after the timers have removed the entry of the
-    /// flow of notifications. `look` is called for each.
-    pub(crate) fn expired(&self, hca: &Hca, look: impl Fn(Cqn)) {
+    /// Removes the deadlines that have passed, after the timers have removed the entry of the flow
+    /// of notifications: the CQs get their turn. Returns whether the link is to go up.
+    pub(crate) fn expired(&self, hca: &Hca) -> bool {
         let now = hca.runtime().scheduler.clock.now();
         let inner = &mut *self.0.lock();
         inner.alarm.expired();
-        while let Some(&(deadline, cqn)) = inner.set.first() {
+        let mut goes_up = false;
+        while let Some(&(deadline, due)) = inner.set.first() {
             if deadline > now {
                 break;
             }
             inner.set.pop_first();
-            look(cqn);
+            match due {
+                Due::Delayed(cqn) | Due::Held(cqn) | Due::Late(cqn) => {
+                    hca.flows.doorbells.ready_cqs.insert(cqn);
+                }
+                Due::LinkUp => goes_up = true,
+            }
         }
+        inner.arm(hca);
+        goes_up
+    }
+
+    /// Forgets the deadlines of `due`.
+    pub(crate) fn forget(&self, hca: &Hca, due: Due) {
+        let inner = &mut *self.0.lock();
+        inner.set.retain(|(_, other)| *other != due);
         inner.arm(hca);
     }
 }

@@ -43,6 +43,7 @@ struct HcaState {
     violations: (u32, u32),
     /// Number of QPs that the driver has created.
     created_qps: u32,
+    created_cqs: u32,
     /// The rules of the scenario, with their counts.
     rules: Vec<RuleState>,
     counters: Vec<u64>,
@@ -79,7 +80,7 @@ impl From<Refusal> for RestoreError {
 
 impl Hca {
     /// Version of the state: of all structures of which it consists.
-    pub const FORMAT: u32 = 2;
+    pub const FORMAT: u32 = 3;
 
     /// The state of the HCA. No worker may give the HCA a turn meanwhile.
     ///
@@ -93,6 +94,9 @@ impl Hca {
         }
         if !self.has_own_rings() {
             return Err("its queues are virtqueues, which can't be handed over".to_owned());
+        }
+        for cq in self.objects.cqs.iter() {
+            cq.let_go(self, &self.space.enter());
         }
         let state = self
             .state(self.runtime().epoch)
@@ -114,6 +118,7 @@ impl Hca {
                 violations.qkey.load(Ordering::Relaxed),
             ),
             created_qps: self.created_qps.load(Ordering::Relaxed),
+            created_cqs: self.created_cqs.load(Ordering::Relaxed),
             rules: self.rules().save(),
             counters: self.counters.save(),
             counter_sets: objects.counter_sets.save(),
@@ -180,6 +185,7 @@ impl Hca {
         self.violations.pkey.store(pkey, Ordering::Relaxed);
         self.violations.qkey.store(qkey, Ordering::Relaxed);
         self.created_qps.store(state.created_qps, Ordering::Relaxed);
+        self.created_cqs.store(state.created_cqs, Ordering::Relaxed);
         let restored = self.rules().restore(&state.rules);
         restored.ok_or_else(|| refusal(Reason::Undefined, What::Command, 0u8))?;
         self.counters.restore(&state.counters);

@@ -3,14 +3,17 @@
 //! The places at which the rules of a scenario apply.
 
 use std::thread;
+use std::time::Duration;
 
-use chaos::{Applied, Event, What as Effect, When};
+use chaos::{Applied, Event, Hook, What as Effect};
 use recorder::Kind;
+use roce::env::RemoteFault;
 use roce::work::{WcFault, WcReason};
 use virtio_rdma_abi::ctrl::Command;
-use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use crate::error::{Reason, Refusal, What};
+use crate::moderation::Due;
 use crate::qp::Qp;
 use crate::Hca;
 
@@ -27,10 +30,10 @@ impl Hca {
     /// Whether connections send packets, since a rule is about packets.
     #[inline]
     pub(crate) fn wants_packets(&self) -> bool {
-        self.rules().has(When::Packet(None))
+        self.rules().has(Hook::Packet)
     }
 
-    fn note_applied(&self, qpn: u32, applied: &Applied) {
+    pub(crate) fn note_applied(&self, qpn: u32, applied: &Applied) {
         let Applied { number, what, .. } = applied;
         self.note_event(recorder::Event {
             kind: Kind::Ordered,
@@ -51,86 +54,164 @@ impl Hca {
         let applied = self.rules().command(command)?;
         self.note_applied(0, &applied);
         match applied.what {
-            Effect::Refuse(errno) => Some(Refusal {
-                limit: errno.value().into(),
-                ..Refusal::new(Reason::Ordered, What::Command, command.value())
-            }),
-            Effect::Wait(time) => {
-                thread::sleep(time);
-                None
+            Effect::Refuse(errno) => {
+                return Some(Refusal {
+                    limit: errno.value().into(),
+                    ..Refusal::new(Reason::Ordered, What::Command, command.value())
+                })
             }
-            Effect::Crash => {
-                self.fail_on_order(&applied);
-                None
-            }
-            _ => None,
+            Effect::Wait(time) => thread::sleep(time),
+            Effect::Flap(time) => self.lower_link(time),
+            Effect::Crash => self.fail_on_order(&applied),
+            _ => {}
         }
+        None
     }
 
     fn fail_on_order(&self, applied: &Applied) {
         self.note_failure(&format!("rule {} of the scenario", applied.name));
     }
+
+    /// Takes the link down for a time, unless a rule has done this already.
+    fn lower_link(&self, time: Duration) {
+        if self.link.is_lowered() {
+            return;
+        }
+        self.note(Kind::Link, 0, 0);
+        if self.link.set_raised(false) {
+            self.tell_link(false);
+        }
+        let until = self.now() + time;
+        let deadlines = &self.objects.deadlines;
+        deadlines.change(self, Due::LinkUp, None, Some(until));
+    }
+
+    /// Lets the link go up that a rule has taken down.
+    pub(crate) fn raise_link(&self) {
+        self.note(Kind::Link, 1, 0);
+        if self.link.set_raised(true) {
+            self.tell_link(true);
+        }
+    }
+
+    /// Whether the message of the connection manager with this attribute ID is lost by a rule.
+    pub(crate) fn is_message_lost(&self, qpn: u32, attribute: u16) -> bool {
+        let of = attribute.into();
+        let message = Event {
+            of,
+            ..Event::default()
+        };
+        let applied = self.rules().event(Hook::Cm, || Some(message));
+        if let Some(applied) = &applied {
+            self.note_applied(qpn, applied);
+        }
+        applied.is_some()
+    }
 }
 
 impl Qp {
-    /// The rule that applies to an event of the QP, of a kind of which `any` is any.
+    /// The rule that applies to an event of this kind of the QP. `of` tells which event it is.
     #[inline]
-    fn ordered(&self, hca: &Hca, any: When, opcode: impl FnOnce() -> u32) -> Option<Applied> {
+    fn ordered(&self, hca: &Hca, hook: Hook, of: impl FnOnce() -> u32) -> Option<Applied> {
         let event = || {
-            let (qp, opcode) = (self.init.order, opcode());
             // The GSI QP belongs to the kernel.
-            (qp != 0).then_some(Event { qp, opcode })
+            (self.init.order != 0).then(|| Event {
+                qp: self.init.order,
+                cq: 0,
+                of: of(),
+                has_srq: self.init.srq.is_some(),
+            })
         };
-        let applied = hca.rules().event(any, event)?;
+        let applied = hca.rules().event(hook, event)?;
         hca.note_applied(self.number.get(), &applied);
         Some(applied)
     }
 
-    /// Lets the QP or the device fail as a rule has ordered. The caller holds the lock of a half of
-    /// the QP.
-    pub(crate) fn fail_on_order(&self, hca: &Hca, applied: &Applied) {
+    /// Lets the QP or another object fail as a rule has ordered, or raises the event. Returns
+    /// whether the QP works on. The caller holds the lock of a half of the QP.
+    pub(crate) fn act_on_order(&self, hca: &Hca, applied: &Applied) -> bool {
+        use AsyncEvent::*;
         match applied.what {
-            Effect::Raise(event) => self.fail(hca, Some(event)),
-            Effect::Crash => hca.fail_on_order(applied),
-            _ => {}
+            Effect::Raise(event @ (QpFatal | QpReqErr | QpAccessErr)) => {
+                self.fail(hca, Some(event));
+                false
+            }
+            Effect::Raise(event @ (SrqErr | SrqLimitReached)) => {
+                let srq = self.init.srq.as_ref();
+                srq.is_none_or(|srq| srq.raise_on_order(hca, event))
+            }
+            Effect::Raise(event @ (CommEst | SqDrained)) => {
+                self.raise(hca, event);
+                true
+            }
+            Effect::Raise(event) => {
+                hca.raise(event);
+                true
+            }
+            Effect::Flap(time) => {
+                hca.lower_link(time);
+                true
+            }
+            Effect::Crash => {
+                hca.fail_on_order(applied);
+                false
+            }
+            _ => true,
         }
     }
 
-    /// The rule that applies to a send work request that begins, and its fault.
+    /// The rule that ends a send work request that begins, and the fault with which it ends. The
+    /// caller holds the lock of the requester.
     #[inline]
     pub(crate) fn ordered_fault(
         &self,
         hca: &Hca,
         opcode: impl FnOnce() -> u32,
     ) -> Option<(Applied, WcFault)> {
-        let applied = self.ordered(hca, const { When::Send(None, None) }, opcode)?;
+        let applied = self.ordered(hca, Hook::Send, opcode)?;
         let fault = match applied.what {
             Effect::Fail(status) => fault(status),
-            _ => WcFault::FLUSHED,
+            // The QP or the device fails when the work requests before this one have ended.
+            Effect::Crash
+            | Effect::Raise(AsyncEvent::QpFatal | AsyncEvent::QpReqErr | AsyncEvent::QpAccessErr) => {
+                WcFault::FLUSHED
+            }
+            _ => {
+                self.act_on_order(hca, &applied);
+                return None;
+            }
         };
         Some((applied, fault))
     }
 
     /// The effect of a rule on the receive that a message is about to take. The caller holds the
     /// lock of the responder.
-    #[inline]
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
-        let applied = self.ordered(hca, const { When::Receive(None) }, || 0)?;
+        let applied = self.ordered(hca, Hook::Receive, || 0)?;
         match applied.what {
             Effect::Withhold => Some(Ordered::Withheld),
             Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
-            _ => {
-                self.fail_on_order(hca, &applied);
-                Some(Ordered::Useless)
-            }
+            _ => (!self.act_on_order(hca, &applied)).then_some(Ordered::Useless),
         }
     }
 
-    /// Whether a rule orders that a packet is lost which is sent for the first time.
+    /// Why a rule refuses a request of the peer that needs `access` to memory.
     #[inline]
-    pub(crate) fn is_lost_on_order(&self, hca: &Hca) -> bool {
-        let any = const { When::Packet(None) };
-        hca.wants_packets() && self.is_connected() && self.ordered(hca, any, || 0).is_some()
+    pub(crate) fn refused_on_order(&self, hca: &Hca, access: AccessFlags) -> Option<RemoteFault> {
+        let applied = self.ordered(hca, Hook::Access, || access.0)?;
+        Some(match applied.what {
+            Effect::Fail(WcStatus::RemAccessErr) => RemoteFault::Access,
+            Effect::Fail(WcStatus::RemInvReqErr) => RemoteFault::Invalid,
+            _ => RemoteFault::Operational,
+        })
+    }
+
+    /// What a rule orders for a packet that is sent for the first time.
+    pub(crate) fn ordered_packet(&self, hca: &Hca) -> Option<Effect> {
+        let applied = self
+            .is_connected()
+            .then(|| self.ordered(hca, Hook::Packet, || 0))??;
+        Some(applied.what)
     }
 }
 

@@ -152,9 +152,9 @@ impl Hca {
                 }
             }
             None => {
-                self.objects.deadlines.expired(self, |cqn| {
-                    self.flows.doorbells.ready_cqs.insert(cqn);
-                });
+                if self.objects.deadlines.expired(self) {
+                    self.raise_link();
+                }
                 self.flows.notifications_ready();
             }
         }

@@ -261,6 +261,18 @@ impl Srq {
         }
     }
 
+    /// Raises an event of the SRQ by a rule. If it tells of a failure, the SRQ and all its QPs
+    /// fail. Returns whether the SRQ works on.
+    pub(crate) fn raise_on_order(&self, hca: &Hca, event: AsyncEvent) -> bool {
+        let fails = event == AsyncEvent::SrqErr;
+        if fails {
+            self.fail(&mut self.inner.lock().queue, hca);
+        } else {
+            self.raise(hca, event);
+        }
+        !fails
+    }
+
     /// Fails the SRQ and all its QPs because its ring is corrupt.
     fn fail(&self, queue: &mut SrqQueue, hca: &Hca) -> BadRecv {
         queue.state = Life::Broken;

@@ -68,6 +68,7 @@ impl From<RemoteFault> for NakReason {
 const fn nak_of(fault: RemoteFault) -> (NakCode, AsyncEvent) {
     match fault {
         RemoteFault::Access => (NakCode::RemoteAccess, AsyncEvent::QpAccessErr),
+        RemoteFault::Invalid => (NakCode::InvalidRequest, AsyncEvent::QpReqErr),
         RemoteFault::Operational => (NakCode::RemoteOperational, AsyncEvent::QpFatal),
     }
 }

@@ -24,10 +24,8 @@ fn is_raised(kind: EventKind) -> bool {
                 | AsyncEvent::PathMigErr
                 | AsyncEvent::DeviceFatal
                 | AsyncEvent::LidChange
-                | AsyncEvent::PkeyChange
                 | AsyncEvent::SmChange
                 | AsyncEvent::ClientReregister
-                | AsyncEvent::GidChange
         )
     )
 }

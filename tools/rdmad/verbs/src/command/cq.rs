@@ -2,6 +2,7 @@
 
 //! CREATE_CQ, DESTROY_CQ, RESIZE_CQ, MODIFY_CQ, REQ_NOTIFY_CQ.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
@@ -10,6 +11,7 @@ use virtio_rdma_abi::ctrl::{
     CreateFlags, Empty, NotifyFlags, RspCreateCq, RspResizeCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::{RingAddr, RingKind};
 
 use super::{DONE, NO_DOORBELL_PAGE};
@@ -19,6 +21,7 @@ use crate::error::{
 };
 use crate::memory::{CompletionProducer, RingMem};
 use crate::moderation::Moderation;
+use crate::table::Reserved;
 use crate::Hca;
 
 impl Hca {
@@ -36,11 +39,28 @@ impl Hca {
             // At most `last`, so the cast does not truncate.
             event_queue: cmd.event_queue as u16,
             cookie: cmd.cookie,
+            order: self.next_cq(),
         };
         let ring = self.cq_ring(&cmd.ring, cmd.base.cqe)?;
         let reserved = self.objects.cqs.number(What::Cqn)?;
         let queue = CompletionProducer::own(ring);
+        self.insert_cq(reserved, queue, attr)
+    }
+
+    /// The order of the next CQ.
+    fn next_cq(&self) -> u32 {
+        self.created_cqs.load(Ordering::Relaxed).saturating_add(1)
+    }
+
+    fn insert_cq(
+        &self,
+        reserved: Reserved<'_, Cqn, Cq>,
+        queue: CompletionProducer,
+        attr: CqAttr,
+    ) -> Result<RspCreateCq> {
         let cq = Cq::new(reserved.number(), queue, attr, self.charge::<Cq>()?);
+        // Commands are executed one after the other.
+        self.created_cqs.store(attr.order, Ordering::Relaxed);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })
@@ -96,12 +116,10 @@ impl Hca {
             doorbell_page: NO_DOORBELL_PAGE,
             event_queue: CONTROL_QUEUE,
             cookie: 0,
+            order: self.next_cq(),
         };
         let queue = CompletionProducer::virtqueue(queue, cmd.cqe);
-        let cq = Cq::new(reserved.number(), queue, attr, self.charge::<Cq>()?);
-        Ok(RspCreateCq {
-            cqn: reserved.insert(Arc::new(cq)),
-        })
+        self.insert_cq(reserved, queue, attr)
     }
 
     pub(super) fn req_notify_cq(&self, cmd: CmdReqNotify) -> Result<Empty> {

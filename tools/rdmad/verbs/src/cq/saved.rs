@@ -9,7 +9,7 @@ use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_ring::ArmLatchState;
 
-use super::{Cq, CqInner, Life};
+use super::{Cq, CqInner, Held, Life};
 use crate::error::{refusal, Reason, Result, What};
 use crate::memory::{CompletionProducer, LatchDef, RingMem, RingState};
 use crate::moderation::{Moderator, ModeratorState};
@@ -23,6 +23,7 @@ pub(crate) struct CqState {
     doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
+    order: u32,
     ring: RingState,
     #[serde(with = "LatchDef")]
     latch: ArmLatchState,
@@ -48,9 +49,11 @@ impl CqState {
             doorbell_page: self.doorbell_page,
             event_queue: self.event_queue,
             cookie: self.cookie,
+            order: self.order,
             inner: Mutex::new(CqInner {
                 queue: CompletionProducer::resumed(ring, &self.latch),
                 moderator: Moderator::restored(hca, self.number(), &self.moderator, epoch),
+                held: Held::default(),
                 state: match self.is_dead {
                     true => Life::Dead,
                     false => Life::Live,
@@ -63,7 +66,8 @@ impl CqState {
 }
 
 impl Cq {
-    /// The state from which another process can restore the CQ. Refused for a virtqueue.
+    /// The state from which another process can restore the CQ, which must hold nothing back by
+    /// rules. Refused for a virtqueue.
     pub(crate) fn save(&self, epoch: Epoch) -> Result<CqState> {
         let inner = self.inner.lock();
         let in_virtqueue = refusal(Reason::NotSupported, What::Cqn, self.number.get());
@@ -73,6 +77,7 @@ impl Cq {
             doorbell_page: self.doorbell_page,
             event_queue: self.event_queue,
             cookie: self.cookie,
+            order: self.order,
             ring,
             latch,
             moderator: inner.moderator.save(epoch),

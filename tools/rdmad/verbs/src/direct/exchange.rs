@@ -3,7 +3,7 @@
 //! One step of a transfer: changes the responder's state and memory as the requester's packets
 //! would.
 
-use roce::env::BadReceive;
+use roce::env::{BadReceive, RemoteFault};
 use roce::work::{
     AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, WcFault, With, ATOMIC_SIZE,
 };
@@ -246,8 +246,16 @@ impl Exchange<'_, '_, '_> {
             .map_err(|fault| self.refuse_access(fault.into()))
     }
 
-    /// Checks that the peer's QP permits an operation that needs `access`.
+    /// Checks, at the start of an operation, that the peer's QP permits one that needs `access`.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
+        if let Some(fault) = self.receiver.qp.refused_on_order(self.receiver.hca, access) {
+            let (fault, event) = match fault {
+                RemoteFault::Access => (WcFault::PEER_ACCESS, AsyncEvent::QpAccessErr),
+                RemoteFault::Invalid => (WcFault::PEER_INVALID_REQUEST, AsyncEvent::QpReqErr),
+                RemoteFault::Operational => (WcFault::PEER_OPERATION, AsyncEvent::QpFatal),
+            };
+            return Err(self.refuse(fault, Some(event)));
+        }
         let admitted = self.responder.machine.as_ref().is_some_and(|machine| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
             let room = !limited || has_room_for_answers(machine);

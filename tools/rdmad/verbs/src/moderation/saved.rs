@@ -8,7 +8,7 @@ use roce::saved::{or_null, Epoch};
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::number::Cqn;
 
-use super::{Delayed, Moderation, Moderator};
+use super::{Delayed, Due, Moderation, Moderator};
 use crate::Hca;
 
 /// A CQ's moderation, and its delayed event.
@@ -54,7 +54,8 @@ impl Moderator {
         });
         let entry = delayed.as_ref().map(|delayed| delayed.deadline);
         if entry.is_some() {
-            hca.objects.deadlines.change(hca, cqn, None, entry);
+            let due = Due::Delayed(cqn);
+            hca.objects.deadlines.change(hca, due, None, entry);
         }
         Self {
             moderation,

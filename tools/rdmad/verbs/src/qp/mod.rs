@@ -339,7 +339,7 @@ impl Qp {
 
     /// Raises an asynchronous event. The caller holds the lock of a half, and has checked under
     /// this lock that the QP is not destroyed.
-    fn raise(&self, hca: &Hca, event: AsyncEvent) {
+    pub(crate) fn raise(&self, hca: &Hca, event: AsyncEvent) {
         hca.note_raised(self.number.get(), event, self.init.cookie);
         hca.events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
@@ -367,6 +367,7 @@ impl Qp {
             requester.disarm(hca, self.number);
             responder.put_back(self);
         }
+        self.let_completions_go(hca);
         self.init.send_cq.users.detach(self.number);
         self.init.recv_cq.users.detach(self.number);
         if let Some(srq) = &self.init.srq {
@@ -374,6 +375,13 @@ impl Qp {
         }
         hca.events()
             .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
+    }
+
+    /// Publishes completions that rules hold back: the driver expects none after its command.
+    fn let_completions_go(&self, hca: &Hca) {
+        let view = hca.space.enter();
+        self.init.send_cq.let_go(hca, &view);
+        self.init.recv_cq.let_go(hca, &view);
     }
 
     /// Makes the CQE of a work request of this QP. The reason for an error is its vendor error.

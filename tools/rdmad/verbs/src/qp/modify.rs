@@ -373,6 +373,7 @@ impl Qp {
         ResponderTurn::new(self, hca, &view, &budget).reset(responder);
         responder.put_back(self);
         responder.stop();
+        self.let_completions_go(hca);
         self.failure_requested.store(false, Ordering::Release);
     }
 }

@@ -66,7 +66,11 @@ impl Output for RequesterEnv<'_, '_> {
         }
         self.turn.budget.charge_frame(frame.len());
         let is_again = mem::take(&mut self.is_again);
-        if is_again || !self.turn.qp.is_lost_on_order(self.turn.hca) {
+        let RequesterTurn { qp, hca, .. } = self.turn;
+        if hca.wants_packets() || self.io.packets.is_some() {
+            let packets = self.io.packets.get_or_insert_default();
+            packets.send(qp, hca, frame, is_again, &mut self.burst);
+        } else {
             self.burst.send(frame);
         }
     }
@@ -211,6 +215,11 @@ impl env::ResponderEnv for ResponderEnv<'_, '_> {
 
     fn complete_recv(&mut self, wr: RecvWr<PostedRecv>, how: RecvCompletion) {
         self.turn.complete(&wr, &how);
+    }
+
+    fn begin(&mut self, access: AccessFlags) -> Result<(), RemoteFault> {
+        let refused = self.turn.qp.refused_on_order(self.turn.hca, access);
+        refused.map_or(Ok(()), Err)
     }
 
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault> {

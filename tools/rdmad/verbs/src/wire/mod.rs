@@ -5,12 +5,14 @@
 mod backlog;
 mod burst;
 mod env;
+mod on_order;
 mod receive;
 
 use roce::Packet;
 
 pub(crate) use backlog::ReceiveBacklog;
 pub(crate) use env::{RequesterEnv, ResponderEnv};
+pub(crate) use on_order::PacketsOnOrder;
 pub(crate) use receive::{drop_frames, receive};
 
 /// A received packet that is not yet passed to its QP.

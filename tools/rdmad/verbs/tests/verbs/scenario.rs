@@ -2,14 +2,18 @@
 
 //! Rules of scenarios: what fails, by whom it is noticed, and that nothing else changes.
 
+use std::time::{Duration, Instant};
+
+use chaos::Limit;
 use testkit::engine::*;
 use testkit::wait_until;
-use verbs::{DataPath, PathPolicy};
+use verbs::{DataPath, HcaConfig, PathPolicy};
+use virtio_rdma_abi::config::{AtomicCap, Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::{CmdCreatePd, Errno};
 use virtio_rdma_abi::event::EventKind;
-use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, QpType, WcStatus, WrOpcode, PORT};
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_abi::wire::Wire;
 
 /// Adds the rules to the scenario of a VM.
@@ -249,7 +253,7 @@ fn a_connection_keeps_its_path() {
         }
         let p = Pair::new(&world);
         if before {
-            assert!(p.a.hca.rules().remove("x"));
+            p.a.hca.rules().remove("x").unwrap();
         } else {
             order(p.a, rule);
         }
@@ -349,7 +353,7 @@ fn a_command_is_refused() {
         assert_eq!(vm.call(CmdCreatePd {}).unwrap_err(), errno.value());
         vm.call(CmdCreatePd {}).unwrap();
         assert_eq!(counts(vm), [(3, 1)]);
-        assert!(vm.hca.rules().remove("x"));
+        vm.hca.rules().remove("x").unwrap();
     }
 }
 
@@ -372,8 +376,355 @@ fn an_upgrade_keeps_rules_and_counts() {
     vm.call(CmdCreatePd {}).unwrap();
     let state = vm.hca.save().unwrap();
     vm.hca.reset();
-    assert!(vm.hca.rules().remove("line-1"));
+    vm.hca.rules().remove("line-1").unwrap();
     vm.hca.restore(&state).unwrap();
     vm.hca.resume();
     assert_eq!(vm.call(CmdCreatePd {}).unwrap_err(), Errno::Ebusy.value());
+}
+
+/// A peer's request is refused at its memory: its work request ends with the status, and the QP that
+/// refuses it fails with an event, as after a real error. Requests before it are executed.
+#[test]
+fn an_access_is_refused() {
+    for (status, event) in [
+        (WcStatus::RemAccessErr, AsyncEvent::QpAccessErr),
+        (WcStatus::RemInvReqErr, AsyncEvent::QpReqErr),
+        (WcStatus::RemOpErr, AsyncEvent::QpFatal),
+    ] {
+        let name = status.c_name().to_str().unwrap();
+        for opcode in [
+            WrOpcode::RdmaWrite,
+            WrOpcode::RdmaRead,
+            WrOpcode::AtomicFetchAndAdd,
+        ] {
+            each(|p| {
+                let access = match opcode {
+                    WrOpcode::RdmaWrite => "REMOTE_WRITE",
+                    WrOpcode::RdmaRead => "REMOTE_READ",
+                    _ => "REMOTE_ATOMIC",
+                };
+                order(p.b, &format!("access {access} nth 2 then fail {name}"));
+                order(p.b, "other: access FLUSH_GLOBAL then fail REM_OP_ERR");
+                p.qa.post(&p.wr(1, opcode, 8));
+                p.cq_a.expect(1, WcStatus::Success);
+                p.fails(&p.wr(2, opcode, 8), status);
+                p.responder_failed(Some(event));
+                assert_eq!(counts(p.b), [(2, 1), (0, 0)]);
+            });
+        }
+    }
+}
+
+/// A request of an unreliable connection is dropped without a word.
+#[test]
+fn a_refused_access_of_an_unreliable_connection_is_lost() {
+    each_with(Options::of(QpType::Uc), |p| {
+        order(p.b, "access any nth 1 then fail REM_ACCESS_ERR");
+        p.a.write(p.ma.iova, &[7; 8]);
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.await_delivery();
+        assert_eq!(p.b.read(p.mb.iova, 8), [0; 8]);
+        p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
+        p.cq_a.expect(2, WcStatus::Success);
+        wait_until("the second one to arrive", || {
+            p.b.read(p.mb.iova, 8) == [7; 8]
+        });
+        p.responder_lives();
+    });
+}
+
+/// Completions that a rule holds come late and together, with one event.
+#[test]
+fn completions_are_held() {
+    each_setup(|p| {
+        order(p.a, "completion cq 1 nth 2 then hold 100ms");
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_a.arm(ArmKind::Next);
+        let began = Instant::now();
+        for id in 2..5 {
+            p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 8));
+        }
+        p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        for id in 2..5 {
+            assert_eq!(p.cq_a.poll().unwrap().wr_id, id);
+        }
+        assert!(p.a.sink.is_empty());
+        let [(seen, applied)] = counts(p.a)[..] else {
+            panic!("one rule");
+        };
+        assert_eq!((seen, applied), (4, 1));
+        // The next one is not held.
+        p.qa.post(&p.wr(5, WrOpcode::RdmaWrite, 8));
+        p.cq_a.expect(5, WcStatus::Success);
+    });
+}
+
+/// Held completions are there when the command has ended after which a driver expects none.
+#[test]
+fn held_completions_come_before_the_end_of_their_qp() {
+    for ends in [true, false] {
+        each_setup(|p| {
+            order(p.a, "completion qp 1 nth 1 then hold 600s");
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+            wait_until("the completion is held", || {
+                let held = p.a.hca.cq_details(Some(p.cq_a.cqn))[0].held;
+                held.is_some_and(|left| left > 500_000_000_000)
+            });
+            assert!(p.cq_a.poll().is_none());
+            if ends {
+                p.qa.destroy().unwrap();
+            } else {
+                p.qa.to(QpState::Reset);
+            }
+            assert_eq!(p.cq_a.poll().unwrap().wr_id, 1);
+        });
+    }
+}
+
+/// Held completions and events are there in the process that goes on.
+#[test]
+fn an_upgrade_lets_completions_go() {
+    each(|p| {
+        order(p.a, "completion then hold 600s");
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+        wait_until("the completion is held", || {
+            let held = p.a.hca.cq_details(Some(p.cq_a.cqn))[0].held;
+            held.is_some()
+        });
+        p.a.hca.save().unwrap();
+        assert_eq!(p.cq_a.poll().unwrap().wr_id, 1);
+    });
+}
+
+/// A completion that is lost never comes; those after it do.
+#[test]
+fn a_completion_is_lost() {
+    each_setup(|p| {
+        order(p.a, "completion nth 1 then drop");
+        for id in [1, 2] {
+            p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 8));
+        }
+        p.cq_a.expect(2, WcStatus::Success);
+        assert!(p.cq_a.poll().is_none());
+    });
+}
+
+/// A CQ fails as after an overflow, and its QPs with it.
+#[test]
+fn a_cq_fails() {
+    each(|p| {
+        order(p.a, "completion nth 2 then raise CQ_ERR");
+        for id in [1, 2] {
+            p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 8));
+        }
+        p.cq_a.expect(1, WcStatus::Success);
+        let failed = EventKind::Async(AsyncEvent::CqErr);
+        p.a.sink.expect(failed, p.cq_a.cookie);
+        p.qa.wait_for(QpState::Err);
+        assert!(p.cq_a.poll().is_none());
+    });
+}
+
+/// Completion events that are late, lost, or sent twice.
+#[test]
+fn completion_events_are_late_lost_and_repeated() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let p = Pair::new(&world);
+        let rules = "late: event nth 1 then hold 100ms\nlost: event nth 2 then drop\n\
+                     twice: event nth 3 then repeat\nother: event cq 2 then drop\n";
+        order(p.a, rules);
+        let event = EventKind::Completion;
+        let write = |id| {
+            p.cq_a.arm(ArmKind::Next);
+            p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 8));
+            p.cq_a.expect(id, WcStatus::Success);
+        };
+        let began = Instant::now();
+        write(1);
+        p.a.sink.expect(event, p.cq_a.cookie);
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        p.cq_a.event_received();
+        write(2);
+        wait_until("the second one is lost", || counts(p.a)[1].1 == 1);
+        // The driver requests no other event before it has got this one. It gives up.
+        p.cq_a.event_received();
+        write(3);
+        for _ in 0..2 {
+            p.a.sink.expect(event, p.cq_a.cookie);
+        }
+        assert!(p.a.sink.is_empty());
+        assert_eq!(counts(p.a), [(3, 1), (3, 1), (3, 1), (0, 0)]);
+    });
+}
+
+/// Events that tell of no failure are told, and the work goes on.
+#[test]
+fn events_are_told_without_a_reason() {
+    use AsyncEvent::*;
+    for event in [CommEst, SqDrained, PkeyChange, GidChange] {
+        each(|p| {
+            let name = event.c_name().to_str().unwrap();
+            order(p.a, &format!("send any nth 2 then raise {name}"));
+            for id in 1..4 {
+                p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 8));
+                p.cq_a.expect(id, WcStatus::Success);
+            }
+            let of_qp = matches!(event, CommEst | SqDrained);
+            let cookie = if of_qp { p.qa.cookie } else { PORT.into() };
+            p.a.sink.expect(EventKind::Async(event), cookie);
+            assert!(p.a.sink.is_empty());
+        });
+    }
+}
+
+/// An SRQ fails with its QPs, or tells that it runs dry though it does not. A QP without an SRQ does
+/// not count.
+#[test]
+fn an_srq_raises_events() {
+    for (event, fails) in [
+        (AsyncEvent::SrqLimitReached, false),
+        (AsyncEvent::SrqErr, true),
+    ] {
+        on_both_paths(|path| {
+            let world = World::new(2, path);
+            let [a, b] = [0, 1].map(|at| &world.vms[at]);
+            let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+            let srq = Srq::new(b, 8);
+            let from = Qp::new(a, &cq_a, &cq_a, Options::default());
+            let to = Qp::with_srq(b, &cq_b, srq.srqn, Options::default()).unwrap();
+            connect(&from, &to);
+            let name = event.c_name().to_str().unwrap();
+            order(b, &format!("receive then raise {name}"));
+            let mb = b.mr(4096);
+            srq.post(7, &[sge(&mb, 0, 100)]);
+            from.post(&Wr::new(1, WrOpcode::Send));
+            let told = (EventKind::Async(event), srq.cookie);
+            b.sink.expect(told.0, told.1);
+            if fails {
+                cq_a.expect(1, WcStatus::RemOpErr);
+                to.wait_for(QpState::Err);
+            } else {
+                cq_a.expect(1, WcStatus::Success);
+                cq_b.expect(7, WcStatus::Success);
+            }
+            assert_eq!(counts(b), [(1, 1)]);
+        });
+    }
+    each(|p| {
+        order(p.b, "receive then raise SRQ_ERR");
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+        p.qa.post(&p.send(2, 8));
+        p.cq_a.expect(2, WcStatus::Success);
+        assert_eq!(counts(p.b), [(0, 0)]);
+    });
+}
+
+/// The link goes down for a time, as both events tell. What is sent meanwhile arrives afterwards.
+#[test]
+fn a_link_flaps() {
+    for event in ["send any nth 2", "command CREATE_PD"] {
+        let options = Options {
+            timeout: 13,
+            retry_cnt: 7,
+            ..Options::default()
+        };
+        on_both_paths(|path| {
+            let world = World::new(2, path);
+            let p = &Pair::with(&world, options, options);
+            order(p.a, &format!("{event} then flap 20ms"));
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+            p.cq_a.expect(1, WcStatus::Success);
+            if event.starts_with("command") {
+                p.a.call(CmdCreatePd {}).unwrap();
+            }
+            p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
+            p.cq_a.expect(2, WcStatus::Success);
+            for event in [AsyncEvent::PortErr, AsyncEvent::PortActive] {
+                p.a.sink.expect(EventKind::Async(event), PORT.into());
+            }
+            assert!(p.a.sink.is_empty());
+            // A reset lets the link go up.
+            order(p.a, "x: command CREATE_PD then flap 600s");
+            p.a.call(CmdCreatePd {}).unwrap();
+            assert!(!p.a.hca.status().link);
+            p.a.hca.reset();
+            assert!(p.a.hca.status().link);
+        });
+    }
+}
+
+/// Packets that are damaged, doubled or late change nothing but the time.
+#[test]
+fn packets_are_damaged_doubled_and_delayed() {
+    for effect in ["corrupt", "repeat", "delay 1", "delay 3"] {
+        let world = World::new(2, PathPolicy::Wire);
+        let options = Options {
+            retry_cnt: 7,
+            ..Options::default()
+        };
+        let p = Pair::with(&world, options, options);
+        order(p.a, &format!("packet every 5 from 3 then {effect}"));
+        let data = pattern(30_000, 1);
+        p.a.write(p.ma.iova, &data);
+        for id in 1..4 {
+            p.qa.post(&p.wr(id, WrOpcode::RdmaWrite, 30_000));
+            p.cq_a.expect(id, WcStatus::Success);
+        }
+        assert_eq!(p.b.read(p.mb.iova, 30_000), data, "{effect}");
+        let (seen, applied) = counts(p.a)[0];
+        assert_eq!((seen, applied), (90, 18), "{effect}");
+        p.responder_lives();
+    }
+}
+
+/// A QP that falls silent in the middle of a message is never heard again, until its reset.
+#[test]
+fn a_qp_falls_silent() {
+    let world = World::new(2, PathPolicy::Wire);
+    let ours = Options {
+        timeout: 8,
+        retry_cnt: 1,
+        ..Options::default()
+    };
+    let p = Pair::with(&world, ours, Options::default());
+    order(p.a, "packet nth 3 then silence");
+    p.fails(&p.wr(1, WrOpcode::RdmaWrite, 30_000), WcStatus::RetryExcErr);
+    p.responder_lives();
+    for qp in [&p.qa, &p.qb] {
+        qp.to(QpState::Reset);
+    }
+    connect(&p.qa, &p.qb);
+    p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 30_000));
+    p.cq_a.expect(2, WcStatus::Success);
+}
+
+/// A port has less to offer if its scenario says so.
+#[test]
+fn a_weak_device_tells_its_limits() {
+    let mut config = HcaConfig::new(mac(0));
+    for (limit, most) in [
+        (Limit::MaxSge, 1),
+        (Limit::MaxInlineData, 0),
+        (Limit::AtomicCap, 0),
+        (Limit::MaxQpWr, 1 << 30),
+        (Limit::PathMtu, 256),
+        (Limit::MaxRdAtomic, 1),
+    ] {
+        config.lower(limit, most);
+    }
+    let limits = &config.limits;
+    assert_eq!((limits.max_sge, limits.max_inline_data), (1, 0));
+    assert_eq!(limits.max_qp_wr, 32_768);
+    assert_eq!(limits.max_rd_atomic, 1);
+    assert_eq!(config.atomic_cap, AtomicCap::None);
+    let world = World::with_limits(1, PathPolicy::Direct, config.limits);
+    let space = world.vms[0].hca.config_space();
+    let base = Config::get(&space[..Config::SIZE]);
+    assert_eq!((base.max_send_sge, base.max_qp_rd_atom), (1, 1));
+    let own = OwnRingsConfig::get(&space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
+    assert_eq!(own.max_inline_data, 0);
 }

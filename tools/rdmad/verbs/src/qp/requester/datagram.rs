@@ -4,9 +4,10 @@
 
 use std::ops::ControlFlow::{Break, Continue};
 
+use chaos::{Hook, MadStart};
 use roce::ud::Destination;
 use roce::work::{WcFault, WcReason};
-use virtio_rdma_abi::ib::{QpState, DEFAULT_PKEY};
+use virtio_rdma_abi::ib::{AccessFlags, QpState, QpType, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 
@@ -35,6 +36,11 @@ impl RequesterTurn<'_> {
             Some(blocked) => blocked,
             None if state != QpState::Rts => return Break(self.park_idle(requester, state, watch)),
             None => match self.fetch(&mut requester.io, &requester.attr) {
+                Ok(Next::Fetched(fetched)) if self.is_lost(requester, &fetched) => {
+                    let spent = self.budget.spent();
+                    self.complete(&mut requester.io, &fetched.wr, Ok(()));
+                    return Continue(self.budget.charged_since(spent));
+                }
                 Ok(Next::Fetched(fetched)) => fetched,
                 Ok(Next::Held) => return Break(self.park(requester, None)),
                 Ok(Next::Nothing) => return Break(self.park_idle(requester, state, watch)),
@@ -55,6 +61,22 @@ impl RequesterTurn<'_> {
             self.qp.fail_send(self.hca);
         }
         Continue(self.budget.charged_since(spent))
+    }
+
+    /// Whether the datagram is a message of the connection manager that is lost by a rule.
+    fn is_lost(&self, requester: &Requester, fetched: &Fetched) -> bool {
+        let is_message = self.qp.init.qp_type == QpType::Gsi && self.hca.rules().has(Hook::Cm);
+        if !is_message || fetched.failed.is_some() {
+            return false;
+        }
+        let mut mad = MadStart::default();
+        let (snapshots, posted) = (&requester.io.snapshots, &fetched.wr.local);
+        let mut message = self.message(snapshots, posted, AccessFlags::NONE);
+        if message.read(0, &mut mad).is_err() {
+            return false;
+        }
+        let is_lost = |attribute| self.hca.is_message_lost(self.qp.number.get(), attribute);
+        chaos::cm_attribute(&mad).is_some_and(is_lost)
     }
 
     /// Sends a datagram.

@@ -35,7 +35,7 @@ use crate::memory::{QueueMem, WorkConsumer};
 use crate::port_load::QpLoad;
 use crate::port_pace::PortShare;
 use crate::turn::{Charged, Parked};
-use crate::wire::Arrived;
+use crate::wire::{Arrived, PacketsOnOrder};
 use crate::wqe::{Fetched, Snapshots};
 use crate::Hca;
 
@@ -108,6 +108,8 @@ pub(crate) struct RequesterIo {
     /// The snapshot of the work request that a rule of a scenario lets fail, until the QP is
     /// reset: the QP meets no other rule about work requests.
     pub(in crate::qp) ordered: Option<(u16, Applied)>,
+    /// What rules have done to packets; `None` if there was no rule about packets.
+    pub(crate) packets: Option<Box<PacketsOnOrder>>,
     /// The QP's part in the load of the port.
     pub(crate) load: QpLoad,
     /// The lane that had no room for the last frame that was refused.
@@ -126,6 +128,7 @@ impl Requester {
                 pacer: None,
                 port: PortShare::default(),
                 ordered: None,
+                packets: None,
                 paced: None,
                 load: QpLoad::default(),
                 full: Lane::default(),
@@ -248,6 +251,7 @@ impl RequesterIo {
         self.snapshots.clear();
         self.paced = None;
         self.ordered = None;
+        self.packets = None;
         self.broken = false;
     }
 

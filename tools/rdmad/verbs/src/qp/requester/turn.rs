@@ -82,7 +82,7 @@ impl<'a> RequesterTurn<'a> {
                 max_message: max_message(qp.init.qp_type, mtu),
             },
             keys: Keys::new(&hca.objects.mrs),
-            completions: Completions::new(&qp.init.send_cq, hca, view),
+            completions: Completions::new(&qp.init.send_cq, qp.init.order, hca, view),
             silent: false,
         }
     }
@@ -231,7 +231,7 @@ impl<'a> RequesterTurn<'a> {
         if let Err(fault) = result {
             self.qp.note_fault(self.hca, Kind::SendError, wr.id, fault);
             if let Some((_, applied)) = io.ordered.as_ref().filter(|it| it.0 == posted.snapshot) {
-                self.qp.fail_on_order(self.hca, applied);
+                self.qp.act_on_order(self.hca, applied);
             }
         }
         if !self.silent && (posted.signaled || result.is_err()) {

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{fence, Ordering};
 
+use chaos::Hook;
 use dma::DmaView;
 use recorder::Kind;
 use roce::env::BadReceive;
@@ -59,7 +60,7 @@ impl<'a> ResponderTurn<'a> {
             queue: QueueView::new(&qp.init.rq, view),
             budget,
             keys: Keys::new(&hca.objects.mrs),
-            completions: Completions::new(&qp.init.recv_cq, hca, view),
+            completions: Completions::new(&qp.init.recv_cq, qp.init.order, hca, view),
             silent: false,
         }
     }
@@ -162,7 +163,7 @@ impl<'a> ResponderTurn<'a> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
         }
-        match self.qp.ordered_receive(self.hca) {
+        match self.ordered_receive(io) {
             None => self.fetch(io),
             Some(Ordered::Withheld) => Ok(None),
             Some(Ordered::Useless) => Err(BadReceive),
@@ -176,6 +177,19 @@ impl<'a> ResponderTurn<'a> {
                 Err(BadReceive)
             }
         }
+    }
+
+    /// The effect of a rule on the next receive, if one is posted.
+    #[inline]
+    fn ordered_receive(&self, io: &ResponderIo) -> Option<Ordered> {
+        if !self.hca.rules().has(Hook::Receive) {
+            return None;
+        }
+        let is_posted = match &self.qp.init.srq {
+            Some(srq) => srq.posted(self.view) > 0,
+            None => io.queue.available(&self.queue) > 0,
+        };
+        is_posted.then(|| self.qp.ordered_receive(self.hca))?
     }
 
     /// Fetches the next posted receive.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Limits of a device that a rule can lower.
+
+use crate::rule::Word;
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $limit:ident = $word:literal, $least:literal;)*) => {
+        /// A limit of a device, by the name of its field in the configuration space.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Limit {
+            $($(#[$doc])* $limit,)*
+        }
+
+        impl Word for Limit {
+            const ALL: &'static [Self] = &[$(Self::$limit),*];
+
+            fn word(self) -> &'static str {
+                match self {
+                    $(Self::$limit => $word,)*
+                }
+            }
+        }
+
+        impl Limit {
+            /// The least value with which a driver can use the device.
+            pub(crate) const fn least(self) -> u32 {
+                match self {
+                    $(Self::$limit => $least,)*
+                }
+            }
+        }
+    };
+}
+
+limits! {
+    /// 0: peers can't execute atomic operations.
+    AtomicCap = "atomic_cap", 0;
+    MaxCq = "max_cq", 2;
+    MaxCqe = "max_cqe", 64;
+    MaxInlineData = "max_inline_data", 0;
+    MaxMr = "max_mr", 1;
+    MaxPd = "max_pd", 2;
+    MaxQp = "max_qp", 2;
+    MaxQpWr = "max_qp_wr", 64;
+    MaxRdAtomic = "max_rd_atomic", 0;
+    MaxSge = "max_sge", 1;
+    MaxSrq = "max_srq", 1;
+    MaxSrqWr = "max_srq_wr", 1;
+    /// In bytes.
+    PathMtu = "path_mtu", 256;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Completions and completion events that rules of a scenario lose, repeat or hold back.
+//!
+//! Held completions are in the ring, but not published. They are published together when the time
+//! is over, or before a command ends after which the driver expects no more completions of a QP.
+
+use std::time::Instant;
+
+use chaos::{Event, Hook, What};
+use dma::DmaView;
+use virtio_rdma_abi::ib::GSI_QPN;
+
+use super::{Cq, CqInner, PendingCqe};
+use crate::moderation::Due;
+use crate::Hca;
+
+/// What rules hold back of a CQ.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Until when completions are not published.
+    completions: Option<Instant>,
+    /// When a completion event that was due is sent.
+    event: Option<Instant>,
+}
+
+impl Held {
+    /// Whether completions are not published now.
+    #[inline]
+    pub(super) fn holds(&mut self, hca: &Hca) -> bool {
+        match self.completions {
+            None => false,
+            Some(until) if hca.now() < until => true,
+            Some(_) => {
+                self.completions = None;
+                false
+            }
+        }
+    }
+
+    /// Whether the held completion event is to be sent now.
+    #[inline]
+    pub(super) fn takes_event(&mut self, hca: &Hca) -> bool {
+        let is_due = self.event.is_some_and(|at| at <= hca.now());
+        is_due && self.event.take().is_some()
+    }
+
+    /// Until when completions are not published.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.completions
+    }
+}
+
+impl Cq {
+    /// Like [`complete`](Self::complete), if there are rules about completions. `qp` is the order
+    /// of their QP.
+    #[cold]
+    pub(super) fn complete_on_order(
+        &self,
+        hca: &Hca,
+        view: &DmaView,
+        qp: u32,
+        completions: &[PendingCqe],
+    ) {
+        for completion in completions {
+            let event = || {
+                let cq = self.order;
+                (qp != 0).then_some(Event {
+                    qp,
+                    cq,
+                    ..Event::default()
+                })
+            };
+            let applied = hca.rules().event(Hook::Completion, event);
+            let what = applied.map(|applied| {
+                hca.note_applied(completion.cqe.qp_num.get(), &applied);
+                applied.what
+            });
+            match what {
+                Some(What::Drop) => continue,
+                Some(What::Raise(_)) => {
+                    self.update(hca, view, 0, |_| false);
+                    continue;
+                }
+                Some(What::Hold(time)) => {
+                    let held = &mut self.inner.lock().held;
+                    let until = hca.now() + time;
+                    hca.objects.deadlines.change(
+                        hca,
+                        Due::Held(self.number),
+                        held.completions.replace(until),
+                        Some(until),
+                    );
+                }
+                _ => {}
+            }
+            self.update(hca, view, 1, |queue| {
+                queue.push(&completion.cqe, completion.solicited).is_ok()
+            });
+        }
+    }
+
+    /// How often a completion event that is due is sent now, if there are rules about such events.
+    #[cold]
+    pub(super) fn events_on_order(&self, hca: &Hca, held: &mut Held) -> u32 {
+        let event = || {
+            // The CQ of the GSI QP belongs to the kernel.
+            let is_kernels = self.users.qpns().contains(&GSI_QPN);
+            let cq = self.order;
+            (!is_kernels).then_some(Event {
+                cq,
+                ..Event::default()
+            })
+        };
+        let Some(applied) = hca.rules().event(Hook::Event, event) else {
+            return 1;
+        };
+        hca.note_applied(0, &applied);
+        match applied.what {
+            What::Repeat => 2,
+            What::Hold(time) => {
+                let at = hca.now() + time;
+                let old = held.event.replace(at);
+                let due = Due::Late(self.number);
+                hca.objects.deadlines.change(hca, due, old, Some(at));
+                0
+            }
+            _ => 0,
+        }
+    }
+
+    /// Publishes completions and sends an event that rules hold back.
+    pub(crate) fn let_go(&self, hca: &Hca, view: &DmaView) {
+        let Held { completions, event } = {
+            let inner = &mut *self.inner.lock();
+            self.forget_held(hca, inner)
+        };
+        if completions.is_some() {
+            self.update(hca, view, 0, |_| true);
+        }
+        if event.is_some() {
+            self.send_event(hca, &self.inner.lock());
+        }
+    }
+
+    /// Holds nothing back any more. Returns what was held.
+    pub(super) fn forget_held(&self, hca: &Hca, inner: &mut CqInner) -> Held {
+        let held = std::mem::take(&mut inner.held);
+        for (due, at) in [
+            (Due::Held(self.number), held.completions),
+            (Due::Late(self.number), held.event),
+        ] {
+            if at.is_some() {
+                hca.objects.deadlines.change(hca, due, at, None);
+            }
+        }
+        held
+    }
+}
