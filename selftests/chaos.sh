@@ -83,6 +83,94 @@ test_commands() {
 	forget 1
 }
 
+# A peer's request is refused where its memory is: the side that asked gets the status, and the QP
+# of the other one fails.
+test_accesses() {
+	local case
+	for case in ib_read_bw:REMOTE_READ ib_write_bw:REMOTE_WRITE; do
+		order 2 "access ${case#*:} nth 7 then fail REM_ACCESS_ERR"
+		! pair -x "${case%:*}" -n 20 -s 4096 || fail "$case was not noticed"
+		grep -q 'Failed status 10' "$work/active"
+		forget 2
+		pair -x "${case%:*}" -n 20 -s 4096
+	done
+}
+
+# Completions and completion events that are late change nothing but the time; those that are lost
+# end a program that waits for them.
+test_completions() {
+	local effect patience=60
+	for effect in "completion every 9 then hold 50ms" "event nth 3 then hold 300ms" \
+		"event every 2 then repeat"; do
+		order 1 "$effect"
+		pair -g ibv_rc_pingpong -e -n 40 -s 20000
+		forget 1
+	done
+	patience=5
+	for effect in "completion nth 9 then drop" "event nth 3 then drop"; do
+		order 1 "$effect"
+		! pair -g ibv_rc_pingpong -e -n 40 -s 20000 || fail "$effect was not noticed"
+		forget 1
+	done
+}
+
+# Objects fail with events of their own.
+test_objects() {
+	local patience=5
+	order 1 "completion nth 9 then raise CQ_ERR"
+	! pingpong || fail "the CQ was not missed"
+	forget 1
+	order 1 "receive nth 7 then raise SRQ_ERR"
+	! pair -g ibv_srq_pingpong -n 40 || fail "the SRQ was not missed"
+	forget 1
+	order 1 "receive nth 7 then raise SRQ_LIMIT_REACHED"
+	pair -g ibv_srq_pingpong -n 40
+	forget 1
+}
+
+# The link goes down and up: both events are told, and connections outlive it.
+test_link() {
+	start_watch
+	order 1 "send any nth 7 then flap 200ms"
+	pingpong
+	until_ok 20 grep -q IBV_EVENT_PORT_ERR "$work/watch"
+	until_ok 20 grep -q IBV_EVENT_PORT_ACTIVE "$work/watch"
+	forget 1
+	order 1 "send any nth 7 then raise PKEY_CHANGE"
+	pingpong
+	until_ok 20 grep -q IBV_EVENT_PKEY_CHANGE "$work/watch"
+	forget 1
+	kill "$watch"
+	wait "$watch" || true
+}
+
+# Packets that are damaged, doubled or late change nothing but the time. A peer that falls silent in
+# the middle of a message is given up.
+test_packets() {
+	local effect before
+	for effect in corrupt repeat "delay 2"; do
+		before=$(counter retransmitted_packets)
+		order 1 "packet every 50 then $effect"
+		pingpong
+		forget 1
+		[[ $effect == repeat ]] || (($(counter retransmitted_packets) > before))
+	done
+	order 1 "packet nth 30 then silence"
+	! pingpong || fail "the silence was not noticed"
+	fails 1 12 2
+	forget 1
+}
+
+# Messages of the connection manager that are lost are sent again.
+test_connection_manager() {
+	local case
+	for case in 1:REQ 2:REP 1:RTU 1:DREQ; do
+		order "${case%:*}" "cm ${case#*:} nth 1 then drop"
+		meet ucmatose "-b $peer -c 1 -C 2" "-s $peer -c 1 -C 2"
+		forget "${case%:*}"
+	done
+}
+
 # A QP fails with an event, which is not a completion: its work requests are flushed.
 test_events() {
 	local event
@@ -118,5 +206,6 @@ test_upgrade() {
 	forget 1
 }
 
-run_tests test_send_work_requests test_receives test_repetitions test_commands test_events \
+run_tests test_send_work_requests test_receives test_accesses test_repetitions test_packets \
+	test_completions test_objects test_commands test_events test_link test_connection_manager \
 	test_device test_upgrade

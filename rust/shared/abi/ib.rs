@@ -91,7 +91,7 @@ impl Mtu {
 
     /// Bytes of the longest headers of a packet in an Ethernet payload: IPv6, UDP, BTH, AtomicETH,
     /// ImmDt and ICRC (IBTA A17.5.1).
-    pub const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
+    const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
 
     /// The largest path MTU whose packets fit an Ethernet MTU of `bytes`, or the smallest one if
     /// none fits.

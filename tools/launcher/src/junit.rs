@@ -24,12 +24,14 @@ impl Recorder {
     }
 
     /// The report of a command, with its status if it has ended, and its duration. For output in
-    /// KTAP, the report has a test case for each test; otherwise the command is the test case.
+    /// KTAP, the report has a test case for each test; otherwise the command is the test case. Each
+    /// of the `rules` of scenarios is a test case, which is skipped if the rule has not applied.
     pub fn finish(
         mut self,
         name: &str,
         status: Option<u8>,
         wrong: &[String],
+        rules: &[String],
         seconds: f64,
     ) -> String {
         let mut cases = if self.report.cases.is_empty() {
@@ -48,7 +50,8 @@ impl Recorder {
             name: "kernel log".into(),
             outcome: Outcome::Failed(vec![line.clone()]),
         }));
-        xml(name, &cases, seconds)
+        cases.extend(rules.iter().map(|line| case_of_rule(line)));
+        xml(name, &cases, rules, seconds)
     }
 
     fn said(&mut self, status: Option<u8>) -> Vec<String> {
@@ -62,7 +65,22 @@ impl Recorder {
     }
 }
 
-fn xml(name: &str, cases: &[Case], seconds: f64) -> String {
+/// The test case of a rule, of which `ctl chaos` has told `RULE: ...: applied to N of M`.
+fn case_of_rule(line: &str) -> Case {
+    let mut parts = line.splitn(3, ": ");
+    let [port, rule] = [(); 2].map(|()| parts.next().unwrap_or_default());
+    let counts = line.rsplit(": ").next().unwrap_or_default();
+    Case {
+        name: format!("{port}: rule {rule}"),
+        outcome: match counts.starts_with("applied to 0 of ") {
+            true => Outcome::Skipped(counts.to_owned()),
+            false => Outcome::Passed,
+        },
+    }
+}
+
+/// The report, with what is said about the rules of scenarios.
+fn xml(name: &str, cases: &[Case], rules: &[String], seconds: f64) -> String {
     let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
@@ -90,6 +108,10 @@ fn xml(name: &str, cases: &[Case], seconds: f64) -> String {
                     &format!("{head}><failure message=\"{first}\">{all}</failure></testcase>\n");
             }
         }
+    }
+    if !rules.is_empty() {
+        let said = escape(&rules.join("\n"));
+        text += &format!("<system-out>{said}</system-out>\n");
     }
     text + "</testsuite>\n</testsuites>\n"
 }
@@ -119,7 +141,7 @@ mod tests {
     fn a_command_is_one_case() {
         let mut recorder = Recorder::default();
         recorder.feed(b"a < b\x1b[0m\n");
-        let text = recorder.finish("sh -c \"x\"", Some(3), &[], 1.5);
+        let text = recorder.finish("sh -c \"x\"", Some(3), &[], &[], 1.5);
         assert!(text.contains("tests=\"1\" failures=\"1\" skipped=\"0\" time=\"1.500\""));
         assert!(text.contains("name=\"sh -c &quot;x&quot;\""));
         assert!(text.contains("message=\"status 3\">status 3\na &lt; b\u{fffd}[0m</failure>"));
@@ -130,11 +152,27 @@ mod tests {
         let mut recorder = Recorder::default();
         recorder.feed(b"KTAP version 1\n1..2\nok 1 one\nok 2 two # SKIP no\n");
         let wrong = ["VM 1: BUG: x".to_owned()];
-        let text = recorder.finish("t", Some(0), &wrong, 0.0);
+        let text = recorder.finish("t", Some(0), &wrong, &[], 0.0);
         assert!(text.contains("tests=\"3\" failures=\"1\" skipped=\"1\""));
         assert!(text.contains("<testcase classname=\"t\" name=\"one\"/>"));
         assert!(text.contains("<skipped message=\"no\"/>"));
         assert!(text.contains("BUG: x"));
+    }
+
+    #[test]
+    fn rules_are_cases_too() {
+        let rules = [
+            "port vm1: x: send any nth 2 then fail REM_OP_ERR: applied to 1 of 7, then DESTROY_QP \
+             after 3 ms",
+            "port vm2: x: send any nth 2 then fail REM_OP_ERR: applied to 0 of 1",
+        ];
+        let rules = rules.map(str::to_owned);
+        let text = Recorder::default().finish("t", Some(0), &[], &rules, 0.0);
+        assert!(text.contains("tests=\"3\" failures=\"0\" skipped=\"1\""));
+        assert!(text.contains("<testcase classname=\"t\" name=\"port vm1: rule x\"/>"));
+        let skipped = "port vm2: rule x\"><skipped message=\"applied to 0 of 1\"/>";
+        assert!(text.contains(skipped));
+        assert!(text.contains("then DESTROY_QP after 3 ms\nport vm2: x"));
     }
 
     #[test]
@@ -144,6 +182,6 @@ mod tests {
             recorder.feed(&[b'x'; 8 << 10]);
         }
         assert!(recorder.output.len() <= 2 * OUTPUT);
-        assert!(recorder.finish("t", None, &[], 0.0).len() < 2 * OUTPUT);
+        assert!(recorder.finish("t", None, &[], &[], 0.0).len() < 2 * OUTPUT);
     }
 }

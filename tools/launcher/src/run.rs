@@ -40,7 +40,8 @@ pub struct Job {
     pub json: Option<PathBuf>,
     /// Write the result as JUnit's XML to a file
     ///
-    /// A test case for each KTAP result in the output, or one for the command.
+    /// A test case for each KTAP result in the output, or one for the command, and one for each
+    /// rule of a scenario.
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// The command and its arguments
@@ -147,7 +148,8 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
     report(name, job, &summary)?;
     if let (Some(file), Some(recorder)) = (&job.junit, recorder) {
         let (status, seconds) = (summary.status, summary.total_seconds);
-        let text = recorder.finish(&job.command.join(" "), status, &summary.wrong, seconds);
+        let Summary { wrong, rules, .. } = &summary;
+        let text = recorder.finish(&job.command.join(" "), status, wrong, rules, seconds);
         write(file, &text).with_context(|| format!("can't write {}", file.display()))?;
     }
     Ok(summary.exit)

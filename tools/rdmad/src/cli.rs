@@ -128,9 +128,10 @@ pub struct Args {
     )]
     pub faults: Option<FaultPlan>,
 
-    /// Let commands, work requests, receives and packets fail by the rules of a scenario: a file,
-    /// or one of dying-peer, flaky-link, lossy-1pct, reg-fails, slow-commands and slow-receiver.
-    /// ctl chaos tells how often each rule has applied, and changes the rules.
+    /// Let commands, work requests, completions, packets and more fail by the rules of a scenario:
+    /// a file, or one of dying-peer, flaky-link, lossy-1pct, port-flap, reg-fails, slow-commands,
+    /// slow-receiver, weak-nic and everything[:SEED]. ctl chaos tells how often each rule has
+    /// applied, and changes the rules.
     #[arg(long, value_name = "FILE|NAME", value_parser = parse_scenario)]
     pub chaos: Option<Scenario>,
 

@@ -138,8 +138,8 @@ enum Command {
         #[arg(value_parser = parse_key)]
         key: Option<u32>,
     },
-    /// List the rules by which commands, work requests, receives and packets of a port fail, and
-    /// how often each has applied; or change the rules.
+    /// List the rules of the scenario of a port, how often each has applied and what the driver did
+    /// next; or change the rules.
     Chaos {
         /// Name of the port.
         port: String,

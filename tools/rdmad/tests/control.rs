@@ -99,7 +99,12 @@ fn scenarios_are_told_and_change() {
             ["--add", "receive twice"],
             "line 1, column 9: \"twice\" is not",
         ),
-        (["--remove", "late"], "port a has no rule \"late\""),
+        (["--add", "/no/such"], "no file that can be read"),
+        (
+            ["--add", "device then lack srq"],
+            "rule \"line-1\" is about a device that begins",
+        ),
+        (["--remove", "late"], "there is no rule \"late\""),
     ] {
         let error = refused(dir.path(), &[&["chaos", "a"], &change[..]].concat());
         assert!(error.contains(told), "{error}");

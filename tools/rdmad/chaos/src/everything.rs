@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// The name of the scenario; `everything:7` is that with seed 7.
 pub(crate) const NAME: &str = "everything";
 
-/// What fails, and each how many events one fails, at least.
+/// The failures: of which events, at least how many there are for each, and the effect.
 const FAILURES: [(&str, u64, &str); 16] = [
     ("command REG_USER_MR", 8, "refuse ENOMEM"),
     ("command CREATE_QP", 8, "refuse EAGAIN"),

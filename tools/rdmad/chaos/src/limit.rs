@@ -23,7 +23,8 @@ macro_rules! limits {
         }
 
         impl Limit {
-            /// The least value with which a driver can use the device.
+            /// The least value with which the connection manager of a Linux driver can use the
+            /// device.
             pub(crate) const fn least(self) -> u32 {
                 match self {
                     $(Self::$limit => $least,)*
@@ -37,16 +38,14 @@ limits! {
     /// 0: peers can't execute atomic operations.
     AtomicCap = "atomic_cap", 0;
     MaxCq = "max_cq", 2;
-    MaxCqe = "max_cqe", 64;
+    MaxCqe = "max_cqe", 640;
     MaxInlineData = "max_inline_data", 0;
     MaxMr = "max_mr", 1;
     MaxPd = "max_pd", 2;
     MaxQp = "max_qp", 2;
-    MaxQpWr = "max_qp_wr", 64;
+    MaxQpWr = "max_qp_wr", 512;
     MaxRdAtomic = "max_rd_atomic", 0;
-    MaxSge = "max_sge", 1;
+    MaxSge = "max_sge", 2;
     MaxSrq = "max_srq", 1;
     MaxSrqWr = "max_srq_wr", 1;
-    /// In bytes.
-    PathMtu = "path_mtu", 256;
 }

@@ -47,11 +47,11 @@ pub struct RuleCounts {
     pub seen: u64,
     /// Number of events to which the rule has applied.
     pub applied: u64,
-    /// What the driver did after that; `None` if the rule has not applied in this process.
+    /// The driver's reaction; `None` if the rule has not applied in this process.
     pub next: Option<Next>,
 }
 
-/// What a driver did after a rule had applied.
+/// The reaction of a driver after a rule has applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Next {
     /// The first command; `None` if there was none.
@@ -142,7 +142,7 @@ impl PortRules {
     ///
     /// # Errors
     ///
-    /// There is no rule with this name, or it stays: another is after it, or it is about the device.
+    /// There is no rule with this name, another is after it, or it is about the device.
     pub fn remove(&self, name: &str) -> Result<(), String> {
         let mut rules = self.rules.lock();
         let at = rules.iter().position(|counted| counted.rule.name == name);
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn rules_about_the_device_are_there_from_its_beginning() {
-        let rules = rules("weak: device then limit max_sge 1\n");
+        let rules = rules("weak: device then limit max_sge 2\n");
         let [weak] = &rules.list()[..] else {
             panic!("one rule");
         };

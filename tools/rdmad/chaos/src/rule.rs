@@ -32,7 +32,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
     pub hook: Hook,
-    /// Which of the [named](Hook::names) events; `None` for any.
+    /// The number of the [named](Hook::names) events; `None` for any.
     pub(crate) of: Option<u32>,
     /// The QP, by its [order](Event::qp); `None` for any.
     pub(crate) qp: Option<u32>,
@@ -70,7 +70,7 @@ pub struct Event {
     pub qp: u32,
     /// The order of its CQ among all CQs that the driver has created, from 1; 0 for none.
     pub cq: u32,
-    /// Which of the [named](Hook::names) events it is.
+    /// Its number among the [named](Hook::names) events.
     pub of: u32,
     /// Whether its QP has an SRQ.
     pub has_srq: bool,
@@ -202,7 +202,7 @@ impl Hook {
         }
     }
 
-    /// What the names are names of.
+    /// The thing that has these names.
     pub(crate) const fn named(self) -> &'static str {
         match self {
             Self::Command => "a command",
@@ -274,7 +274,6 @@ impl Hook {
                 CommEst,
                 SqDrained,
                 PkeyChange,
-                GidChange,
             ],
             Self::Receive => &[QpFatal, QpReqErr, QpAccessErr, SrqErr, SrqLimitReached],
             Self::Completion => &[CqErr],

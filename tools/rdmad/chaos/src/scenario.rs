@@ -53,7 +53,7 @@ impl Scenario {
         self.0.iter().find_map(|rule| rule.missing(self.0.iter()))
     }
 
-    /// What the device of a port lacks from its beginning.
+    /// The lacks of the device of a port, from its beginning.
     pub fn of_device<'a>(&'a self, port: &'a str) -> impl Iterator<Item = What> + 'a {
         let is_about = move |rule: &&Rule| rule.when.hook == Hook::Device && rule.is_for(port);
         self.0.iter().filter(is_about).map(|rule| rule.what)
@@ -386,7 +386,7 @@ mod tests {
             access REMOTE_READ qp 1 then fail REM_ACCESS_ERR\n\
             packet nth 4 then delay 3\n\
             cm DREQ nth 1 then drop\n\
-            device port b then limit max_sge 1\n\
+            device port b then limit max_sge 2\n\
             device then lack srq\n\
             send any every 9 then flap 300ms\n"
             .parse()
@@ -444,7 +444,7 @@ mod tests {
             ),
             (
                 when(Hook::Device, None, None, None),
-                What::Limit(Limit::MaxSge, 1),
+                What::Limit(Limit::MaxSge, 2),
             ),
             (
                 when(Hook::Device, None, None, None),
@@ -522,7 +522,7 @@ mod tests {
             ),
             ("event qp 1", (1, 7), "\"qp\" is not cq, port"),
             ("device nth 1", (1, 8), "\"nth\" is not port or then"),
-            ("device then limit max_sge 0", (1, 27), "a number from 1"),
+            ("device then limit max_sge 1", (1, 27), "a number from 2"),
             ("packet then delay 101", (1, 19), "from 1 to 100"),
             (
                 "cm HELLO",

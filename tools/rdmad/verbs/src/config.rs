@@ -343,10 +343,6 @@ impl HcaConfig {
                 let most = u8::try_from(most).unwrap_or(u8::MAX);
                 return limits.max_rd_atomic = limits.max_rd_atomic.min(most);
             }
-            Limit::PathMtu => {
-                let most = most.saturating_add(Mtu::HEADERS);
-                return self.mtu = self.mtu.min(most);
-            }
             Limit::MaxCq => &mut limits.max_cq,
             Limit::MaxCqe => &mut limits.max_cqe,
             Limit::MaxInlineData => &mut limits.max_inline_data,

@@ -112,7 +112,7 @@ impl Moderator {
     }
 }
 
-/// What is due at a deadline.
+/// The thing that is due at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// The delayed event of a moderated CQ.

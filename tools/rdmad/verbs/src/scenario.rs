@@ -168,14 +168,12 @@ impl Qp {
         hca: &Hca,
         opcode: impl FnOnce() -> u32,
     ) -> Option<(Applied, WcFault)> {
+        use AsyncEvent::{QpAccessErr, QpFatal, QpReqErr};
         let applied = self.ordered(hca, Hook::Send, opcode)?;
         let fault = match applied.what {
             Effect::Fail(status) => fault(status),
             // The QP or the device fails when the work requests before this one have ended.
-            Effect::Crash
-            | Effect::Raise(AsyncEvent::QpFatal | AsyncEvent::QpReqErr | AsyncEvent::QpAccessErr) => {
-                WcFault::FLUSHED
-            }
+            Effect::Crash | Effect::Raise(QpFatal | QpReqErr | QpAccessErr) => WcFault::FLUSHED,
             _ => {
                 self.act_on_order(hca, &applied);
                 return None;
@@ -206,7 +204,7 @@ impl Qp {
         })
     }
 
-    /// What a rule orders for a packet that is sent for the first time.
+    /// The effect of a rule on a packet that is sent for the first time.
     pub(crate) fn ordered_packet(&self, hca: &Hca) -> Option<Effect> {
         let applied = self
             .is_connected()

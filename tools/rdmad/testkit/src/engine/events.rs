@@ -26,6 +26,7 @@ fn is_raised(kind: EventKind) -> bool {
                 | AsyncEvent::LidChange
                 | AsyncEvent::SmChange
                 | AsyncEvent::ClientReregister
+                | AsyncEvent::GidChange
         )
     )
 }

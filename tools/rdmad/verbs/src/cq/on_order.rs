@@ -15,7 +15,7 @@ use super::{Cq, CqInner, PendingCqe};
 use crate::moderation::Due;
 use crate::Hca;
 
-/// What rules hold back of a CQ.
+/// Completions and an event of a CQ that rules hold back.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Until when completions are not published.

@@ -9,7 +9,7 @@ use super::burst::Burst;
 use crate::qp::Qp;
 use crate::Hca;
 
-/// What rules have done to the packets of a QP, until its reset.
+/// Effects of rules on the packets of a QP, until its reset.
 #[derive(Debug, Default)]
 pub(crate) struct PacketsOnOrder {
     /// Whether all packets are lost.
@@ -20,8 +20,8 @@ pub(crate) struct PacketsOnOrder {
 }
 
 impl PacketsOnOrder {
-    /// Sends a packet as rules order it. Those about packets that are sent for the first time do
-    /// not apply if `is_again` is true.
+    /// Sends a packet as rules order it. If `is_again` is true, the packet was sent before and no
+    /// rule is about it.
     pub(super) fn send(
         &mut self,
         qp: &Qp,

@@ -4,6 +4,7 @@
 
 mod absent;
 mod activity;
+mod again;
 mod agreement;
 mod arming;
 mod asynchronous;

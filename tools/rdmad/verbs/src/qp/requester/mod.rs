@@ -108,7 +108,7 @@ pub(crate) struct RequesterIo {
     /// The snapshot of the work request that a rule of a scenario lets fail, until the QP is
     /// reset: the QP meets no other rule about work requests.
     pub(in crate::qp) ordered: Option<(u16, Applied)>,
-    /// What rules have done to packets; `None` if there was no rule about packets.
+    /// Effects of rules about packets; `None` if there was no such rule.
     pub(crate) packets: Option<Box<PacketsOnOrder>>,
     /// The QP's part in the load of the port.
     pub(crate) load: QpLoad,
