@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use testkit::engine::*;
+use testkit::wait;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 
@@ -146,7 +147,7 @@ fn run(path: PathPolicy, program: &Program) -> u64 {
         (0..WINDOW).for_each(|_| flow.post(program));
     }
     let mut left: Vec<_> = flows.iter_mut().collect();
-    testkit::wait("the program to end", || {
+    wait("the program to end", || {
         left.retain_mut(|flow| !flow.step(program));
         left.is_empty().then_some(())
     });

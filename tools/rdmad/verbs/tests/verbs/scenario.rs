@@ -11,6 +11,7 @@ use verbs::{DataPath, HcaConfig, PathPolicy};
 use virtio_rdma_abi::config::{AtomicCap, Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::{CmdCreatePd, Errno};
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, QpType, WcStatus, WrOpcode, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::{ArmKind, Doorbell};
@@ -662,6 +663,7 @@ fn a_link_flaps() {
 fn packets_are_damaged_doubled_and_delayed() {
     for effect in ["corrupt", "repeat", "delay 1", "delay 3"] {
         let world = World::new(2, PathPolicy::Wire);
+        world.negotiate(&[Feature::Counters]);
         let options = Options {
             retry_cnt: 7,
             ..Options::default()
@@ -677,6 +679,14 @@ fn packets_are_damaged_doubled_and_delayed() {
         assert_eq!(p.b.read(p.mb.iova, 30_000), data, "{effect}");
         let (seen, applied) = counts(p.a)[0];
         assert_eq!((seen, applied), (90, 18), "{effect}");
+        // Some arrive after the last completion.
+        p.await_delivery();
+        let counters = p.b.counters();
+        match effect {
+            "corrupt" => assert_eq!(counters.bad_packets, 18),
+            "repeat" => assert!(counters.duplicates >= 18, "{}", counters.duplicates),
+            _ => assert!(counters.out_of_sequence > 0),
+        }
         p.responder_lives();
     }
 }
