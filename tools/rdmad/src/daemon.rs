@@ -10,6 +10,7 @@ use vdev::{Records, Saved};
 
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
+use crate::kept_events::KeptEvents;
 use crate::line_server::LineServer;
 use crate::log::Level;
 use crate::long_commands::LongCommands;
@@ -25,6 +26,8 @@ pub struct Former {
     pub is_any: bool,
     /// The clients of the last one.
     pub records: Arc<Records>,
+    /// The events that they have recorded.
+    pub events: KeptEvents,
     pub deaths: Deaths,
 }
 
@@ -51,6 +54,7 @@ impl Daemon {
     ) -> Result<Self> {
         let ports = Arc::new(Ports::start(args, state, added, dedicated, former)?);
         former.records.forget_others();
+        former.events.forget_others();
         ports.begin(former);
         // The VMs of the last engine have waited until here.
         let long_commands = LongCommands::new();

@@ -12,6 +12,7 @@ use anyhow::{anyhow, ensure, Context, Result};
 use chaos::{Scenario, What};
 use dma::DmaSpace;
 use recorder::{Recorder, Ring};
+use roce::saved::Epoch;
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
 use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
@@ -23,6 +24,7 @@ use vswitch::{EnginePort, PortConfig, Switch};
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::daemon::Former;
 use crate::device::RdmaDevice;
+use crate::kept_events::KeptEvents;
 use crate::size::mib;
 
 /// Maximum number of ports whose frames are captured at a time.
@@ -43,6 +45,7 @@ pub struct Host {
     doorbell_shift: u8,
     withheld: Features,
     scenario: Scenario,
+    events: KeptEvents,
     /// Transport features to offer in addition to those that are always offered.
     more: Features,
 }
@@ -103,6 +106,7 @@ impl Host {
             memory: args.memory,
             doorbell_shift: args.doorbell_stride,
             scenario: args.chaos.clone().unwrap_or_default(),
+            events: former.events.clone(),
             withheld: withheld.fold(Features::NONE, |all, features| all.union(*features)),
             more: if args.order_platform {
                 Features(1 << F_ORDER_PLATFORM)
@@ -123,6 +127,9 @@ impl Host {
         frames: EnginePort,
     ) -> Result<ServedPort> {
         let space = Arc::new(DmaSpace::with_limit(port.most_guest_memory()));
+        let ring = self.events.ring(&port.name);
+        // All engines record times since the host has started.
+        let start = Epoch::of_boot().instant(0);
         let mut config = HcaConfig {
             more_macs: port.more_macs.iter().map(|mac| mac.0).collect(),
             addresses: port.addresses.clone(),
@@ -131,8 +138,8 @@ impl Host {
             group,
             recorder: Arc::new(Recorder::new(
                 &port.name,
-                Ring::memory(EVENTS),
-                Instant::now(),
+                ring.unwrap_or_else(|| Ring::own(EVENTS)),
+                start.unwrap_or_else(Instant::now),
             )),
             scenario: self.scenario.clone(),
             ..HcaConfig::new(port.mac.0)
@@ -233,6 +240,7 @@ impl Host {
         // Detached explicitly: if the client blocks a thread of the port, this thread still holds
         // the device.
         hca.detach();
+        self.events.forget(hca.recorder().port());
         Ok(self.switch.remove_port(&frames)?)
     }
 }

@@ -15,6 +15,7 @@ mod device;
 mod events;
 mod host;
 mod in_use;
+mod kept_events;
 mod kept_text;
 mod limits;
 mod line_server;
@@ -57,6 +58,7 @@ use verbs::{Hca, MAX_PORTS};
 use crate::cli::{Args, Command, Sandbox};
 use crate::confinement::Signals;
 use crate::daemon::{Daemon, Former};
+use crate::kept_events::KeptEvents;
 use crate::kept_text::KeptText;
 use crate::log::{Level, Log};
 use crate::ready::Listeners;
@@ -67,7 +69,7 @@ use crate::watchdog::Watchdog;
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 /// Bytes of the records of ports, at the beginning of the memory of engines. The changes by `ctl`
-/// follow.
+/// follow, and the recorded events.
 const RECORDS: usize = Records::len(MAX_PORTS as usize);
 
 /// How long VMs wait at most for lines of the log that an engine has yet to write at its end.
@@ -95,7 +97,7 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
-    let memory = RECORDS + kept_text::LEN;
+    let memory = RECORDS + kept_text::LEN + kept_events::LEN;
     if let Some(format) = args.takes_over {
         return end(takes_over(&format, memory));
     }
@@ -128,6 +130,7 @@ fn takes_over(left: &str, len: usize) -> Result<()> {
 fn engine(mut args: Args, start: Start) -> ExitCode {
     let mut inherited = start.inherited;
     let changes = KeptText::new(start.memory.clone(), RECORDS);
+    let events = KeptEvents::new(start.memory.clone(), RECORDS + kept_text::LEN);
     let records = Arc::new(Records::new(
         start.memory,
         MAX_PORTS as usize,
@@ -182,6 +185,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
         former: Former {
             is_any: start.supervision.was_ready(),
             records,
+            events,
             deaths: start.deaths,
         },
         supervision: start.supervision,

@@ -289,6 +289,9 @@ fn another_engine_has_what_the_last_one_had() {
         wait_until("the next engine answers", answers);
         assert_eq!(ports(dir), before);
         assert!(is_served(dir, "a") && is_served(dir, "b"));
+        // The events of the engines before this one are there.
+        let links = done(dir, &["events", "a"]).matches("link").count();
+        assert_eq!(links, deaths + 1);
         let status = ctl::status(dir, &[]);
         let told = format!("engines that died: {deaths}; the last one, at ");
         assert!(status.contains(&told), "{status}");

@@ -17,4 +17,4 @@ mod ring;
 pub use event::{Event, Kind, Value, CAUSES};
 pub use recorder::{Recorded, Recorder, Traced};
 pub use refusal::{QpQueue, Reason, Refusal, What};
-pub use ring::{AtomicU64, Entry, Memory, Ring};
+pub use ring::{AtomicU64, Entry, Ring, Words};

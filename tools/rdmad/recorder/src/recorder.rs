@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::event::{Event, Kind};
-use crate::ring::{Entry, Memory, Ring};
+use crate::ring::{Entry, Ring};
 
 /// Events of a QP that are logged when it fails.
 const TOLD: usize = 8;
@@ -66,13 +66,14 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder that keeps its events in `memory`, which [`Ring::memory`] can give.
-    pub fn new(port: impl Into<String>, memory: Memory, start: Instant) -> Self {
+    /// A recorder that keeps its events in `ring`. Its times are those since `start`, which must be
+    /// the same as that of earlier recorders of the ring.
+    pub fn new(port: impl Into<String>, ring: Ring, start: Instant) -> Self {
         Self {
             port: port.into(),
             start,
-            ring: Ring::new(memory),
-            refusals: Ring::new(Ring::memory(1)),
+            ring,
+            refusals: Ring::own(1),
             traced: AtomicU32::new(NOTHING),
             kept: [const { AtomicU64::new(0) }; Kind::Retransmission as usize],
             told: AtomicU64::new(0),

@@ -26,8 +26,23 @@ const BUSY: u64 = 1 << 63;
 /// Looks of a reader at a slot that is being written, before it leaves the slot out.
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 100 };
 
-/// Memory for a ring.
-pub type Memory = Box<dyn AsRef<[AtomicU64]> + Send + Sync>;
+/// The largest number of entries that memory of another process may tell.
+const MOST: u64 = 1 << 60;
+
+/// Memory for a ring, which is zero before its first ring.
+pub trait Words: Send + Sync {
+    /// The word at an index below [`Ring::words`].
+    fn word(&self, at: usize) -> &AtomicU64;
+}
+
+/// Memory of this process.
+struct OwnWords(Box<[AtomicU64]>);
+
+impl Words for OwnWords {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.0[at]
+    }
+}
 
 /// The words that a writer stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +53,7 @@ pub struct Entry(pub [u64; SLOT - 1]);
 /// A slot's sequence number is 0, or 1 plus the number of the entry in it, and [`BUSY`] while a
 /// thread writes. Only the thread that set `BUSY` writes the slot.
 pub struct Ring {
-    memory: Memory,
+    memory: Box<dyn Words>,
     slots: usize,
 }
 
@@ -48,96 +63,94 @@ impl Ring {
         HEAD + slots * SLOT
     }
 
-    /// Zeroed memory of this process for `slots` slots.
-    pub fn memory(slots: usize) -> Memory {
-        struct Words(Box<[AtomicU64]>);
-        impl AsRef<[AtomicU64]> for Words {
-            fn as_ref(&self) -> &[AtomicU64] {
-                &self.0
-            }
-        }
-        Box::new(Words(
-            (0..Self::words(slots)).map(|_| AtomicU64::new(0)).collect(),
-        ))
+    /// An empty ring of `slots` slots in memory of this process.
+    pub fn own(slots: usize) -> Self {
+        let words = (0..Self::words(slots)).map(|_| AtomicU64::new(0));
+        Self::new(Box::new(OwnWords(words.collect())), slots)
     }
 
-    /// A ring in `memory`, with the entries that it contains. No other ring may use it meanwhile.
-    pub fn new(memory: Memory) -> Self {
-        let words = (*memory).as_ref();
-        let slots = words.len().saturating_sub(HEAD) / SLOT;
-        // A slot stays busy if its writer's process ended.
-        for slot in words.get(HEAD..).unwrap_or_default().chunks_exact(SLOT) {
-            if slot[0].load(Ordering::Relaxed) & BUSY != 0 {
-                slot[0].store(0, Ordering::Relaxed);
+    /// A ring of `slots` slots in `memory`, with the entries that it contains. No other ring may
+    /// use the memory meanwhile. Another process may have written anything.
+    pub fn new(memory: Box<dyn Words>, slots: usize) -> Self {
+        let ring = Self { memory, slots };
+        if ring.head().load(Ordering::Relaxed) > MOST {
+            ring.head().store(0, Ordering::Relaxed);
+        }
+        let head = ring.head().load(Ordering::Relaxed);
+        for slot in (0..slots).map(|slot| HEAD + slot * SLOT) {
+            // A slot stays busy if its writer's process ended.
+            let sequence = ring.memory.word(slot);
+            if sequence.load(Ordering::Relaxed) > head {
+                sequence.store(0, Ordering::Relaxed);
             }
         }
-        Self { memory, slots }
+        ring
     }
 
     /// Bytes of the ring's memory.
     pub fn bytes(&self) -> u64 {
-        size_of_val((*self.memory).as_ref()) as u64
+        (Self::words(self.slots) * size_of::<u64>()) as u64
     }
 
     /// Adds an entry, in place of the oldest one. The entry is lost if the ring went around while
     /// another thread wrote the same slot.
     pub fn push(&self, entry: Entry) {
-        let words = (*self.memory).as_ref();
         if self.slots == 0 {
             return;
         }
-        let number = words[0].fetch_add(1, Ordering::Relaxed);
-        let slot = self.slot(words, number);
-        let seen = slot[0].load(Ordering::Relaxed);
+        let number = self.head().fetch_add(1, Ordering::Relaxed);
+        let [sequence, words @ ..] = self.slot(number);
+        let seen = sequence.load(Ordering::Relaxed);
         // Either the slot is busy, or has a later entry: this thread was delayed for a whole round.
         if seen > number {
             return;
         }
-        let taken = slot[0].compare_exchange(seen, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        let taken = sequence.compare_exchange(seen, BUSY, Ordering::Acquire, Ordering::Relaxed);
         if taken.is_err() {
             return;
         }
         // A reader that sees a word of this entry also sees that the slot is busy.
         fence(Ordering::Release);
-        for (word, value) in slot[1..].iter().zip(entry.0) {
+        for (word, value) in words.iter().zip(entry.0) {
             word.store(value, Ordering::Relaxed);
         }
-        slot[0].store(number + 1, Ordering::Release);
+        sequence.store(number + 1, Ordering::Release);
     }
 
     /// The entries from number `from` on, as far as the ring still has them, each with its number.
     /// Returns the number of the next entry too.
     pub fn read(&self, from: u64) -> (Vec<(u64, Entry)>, u64) {
-        let words = (*self.memory).as_ref();
-        let Some(head) = words.first().map(|head| head.load(Ordering::Acquire)) else {
-            return (Vec::new(), 0);
-        };
+        let head = self.head().load(Ordering::Acquire);
         let oldest = head.saturating_sub(self.slots as u64);
-        let read = |number| Some((number, Self::entry(self.slot(words, number), number + 1)?));
+        let read = |number| Some((number, Self::entry(&self.slot(number), number + 1)?));
         let entries = (from.max(oldest)..head).filter_map(read).collect();
         (entries, head)
     }
 
     /// The entry in a slot, if the slot has this sequence number.
-    fn entry(slot: &[AtomicU64], sequence: u64) -> Option<Entry> {
+    fn entry([first, words @ ..]: &[&AtomicU64; SLOT], sequence: u64) -> Option<Entry> {
         for _ in 0..LOOKS {
-            let before = slot[0].load(Ordering::Acquire);
+            let before = first.load(Ordering::Acquire);
             if before & BUSY != 0 {
                 hint::spin_loop();
                 continue;
             }
-            let entry = std::array::from_fn(|word| slot[1 + word].load(Ordering::Relaxed));
+            let entry = words.map(|word| word.load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            if slot[0].load(Ordering::Relaxed) == before {
+            if first.load(Ordering::Relaxed) == before {
                 return (before == sequence).then_some(Entry(entry));
             }
         }
         None
     }
 
-    fn slot<'a>(&self, words: &'a [AtomicU64], number: u64) -> &'a [AtomicU64] {
+    fn head(&self) -> &AtomicU64 {
+        self.memory.word(0)
+    }
+
+    fn slot(&self, number: u64) -> [&AtomicU64; SLOT] {
         // There is at least one slot, and the remainder is below their number.
         let start = HEAD + (number % self.slots as u64) as usize * SLOT;
-        &words[start..start + SLOT]
+        std::array::from_fn(|word| self.memory.word(start + word))
     }
 }

@@ -27,7 +27,7 @@ fn no_entry_is_mixed() {
     // Without a bound, the orders in which three threads store and load an entry take many minutes.
     model.preemption_bound = Some(3);
     model.check(|| {
-        let ring = Arc::new(Ring::new(Ring::memory(1)));
+        let ring = Arc::new(Ring::own(1));
         let writer = |value| {
             let ring = ring.clone();
             thread::spawn(move || ring.push(entry(value)))
@@ -45,7 +45,7 @@ fn no_entry_is_mixed() {
 #[test]
 fn no_entry_is_lost_while_there_is_room() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new(Ring::memory(2)));
+        let ring = Arc::new(Ring::own(2));
         let other = {
             let ring = ring.clone();
             thread::spawn(move || ring.push(entry(10)))

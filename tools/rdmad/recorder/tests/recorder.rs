@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use recorder::{Event, Kind, QpQueue, Reason, Recorded, Recorder, Refusal, Ring, Traced, What};
+use recorder::{
+    Event, Kind, QpQueue, Reason, Recorded, Recorder, Refusal, Ring, Traced, What, Words,
+};
 use virtio_rdma_abi::ctrl::Command;
 
 const MS: Duration = Duration::from_millis(1);
 
 fn recorder(slots: usize) -> (Recorder, Instant) {
     let start = Instant::now();
-    (Recorder::new("a", Ring::memory(slots), start), start)
+    (Recorder::new("a", Ring::own(slots), start), start)
 }
 
 fn modified(qpn: u32, b: u64) -> Event {
@@ -51,15 +53,16 @@ fn the_last_events_are_kept_in_order() {
 #[test]
 fn another_process_reads_what_is_there() {
     struct Shared(Arc<[recorder::AtomicU64]>);
-    impl AsRef<[recorder::AtomicU64]> for Shared {
-        fn as_ref(&self) -> &[recorder::AtomicU64] {
-            &self.0
+    impl Words for Shared {
+        fn word(&self, at: usize) -> &recorder::AtomicU64 {
+            &self.0[at]
         }
     }
     let words = (0..Ring::words(4)).map(|_| recorder::AtomicU64::new(0));
     let words: Arc<[_]> = words.collect();
     let start = Instant::now();
-    let new = || Recorder::new("a", Box::new(Shared(words.clone())), start);
+    let ring = || Ring::new(Box::new(Shared(words.clone())), 4);
+    let new = || Recorder::new("a", ring(), start);
     new().note(start, modified(7, 1));
     let second = new();
     second.note(start + MS, modified(7, 2));

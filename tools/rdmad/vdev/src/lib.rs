@@ -54,7 +54,7 @@ pub use interrupt::InterruptStats;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
-pub use record::{Records, MAX_NAME};
+pub use record::{name_words, Records, MAX_NAME};
 pub use saved::Saved;
 pub use server::{Handle, Listener, ServerPool};
 #[cfg(feature = "testing")]

@@ -211,7 +211,7 @@ impl Records {
     pub(crate) fn open(self: &Arc<Self>, name: &str) -> io::Result<(Record, Option<Former>)> {
         let mut states = self.states.lock();
         let full = name;
-        let name = padded(name);
+        let name = name_words(name);
         let named = |(index, state): (usize, &State)| match state {
             State::Former(_) => self.at(index).name() == name,
             State::Free | State::Taken => false,
@@ -497,8 +497,8 @@ fn region_places() -> impl Iterator<Item = usize> {
     (0..MAX_REGIONS).map(|number| REGIONS + number * REGION)
 }
 
-/// A name as words.
-fn padded(name: &str) -> [u64; MAX_NAME / WORD] {
+/// The first [`MAX_NAME`] bytes of a name as words.
+pub fn name_words(name: &str) -> [u64; MAX_NAME / WORD] {
     let mut bytes = [0; MAX_NAME];
     let len = name.len().min(MAX_NAME);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);

@@ -327,7 +327,7 @@ impl HcaConfig {
             limits: Limits::default(),
             rates: PortRates::default(),
             group: 0,
-            recorder: Arc::new(Recorder::new("", Ring::memory(EVENTS), Instant::now())),
+            recorder: Arc::new(Recorder::new("", Ring::own(EVENTS), Instant::now())),
             scenario: Scenario::default(),
             atomic_cap: AtomicCap::Global,
         }

@@ -1,0 +1,117 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Software that was not written for this device meets failures on order. Its reaction is told, one
+# line for each. A test fails if data is wrong, if a kernel complains, or if the software does not
+# work afterwards without a failure.
+# stacks: --path direct
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=ulp-lib.sh
+. "$(dirname "$0")/ulp-lib.sh"
+
+# VM and rule of each failure. VM 1 is the active side.
+failures=(
+	"1 send any nth 20 then fail RETRY_EXC_ERR"
+	"1 send any nth 20 then raise QP_FATAL"
+	"2 receive nth 20 then fail LOC_PROT_ERR"
+	"2 receive from 20 to 22 then withhold"
+	"2 access any nth 5 then fail REM_ACCESS_ERR"
+	"1 packet every 20 then drop"
+	"1 packet nth 30 then silence"
+	"1 completion nth 20 then hold 2s"
+	"1 completion nth 20 then drop"
+	"1 event nth 3 then drop"
+	"1 send any nth 20 then flap 3s"
+	"1 command any nth 5 then refuse ENOMEM"
+)
+outcomes=$(mktemp)
+# Seconds after which a program counts as one that hangs.
+limit=45
+
+# Runs the function $2, which is the work of the software $1, with each failure and then without.
+meets_failures() {
+	local failure vm rule status began applied
+	"$2" >"$work/said" 2>&1 || fail "$1 does not work: $(cat "$work/said")"
+	for failure in "${failures[@]}"; do
+		vm=${failure%% *} rule=${failure#* }
+		on 0 daemon chaos "$vm" --add "rule: $rule"
+		began=$SECONDS status=0
+		"$2" >"$work/said" 2>&1 || status=$?
+		! grep -qiE 'mismatch|corrupt|differ' "$work/said" || fail "wrong data: $(cat "$work/said")"
+		printf '%s | %s | %s, %d s\n' "$1" "$failure" "$(outcome "$status")" \
+			$((SECONDS - began)) >>"$outcomes"
+		on 0 daemon chaos "$vm" --remove rule
+		"$3"
+	done
+	"$2" >"$work/said" 2>&1 || fail "$1 does not work any more: $(cat "$work/said")"
+}
+
+outcome() {
+	case $1 in
+	0) echo "works" ;;
+	124 | 137) echo "hangs" ;;
+	134 | 135 | 136 | 139) echo "crashes by signal $(($1 - 128))" ;;
+	*) echo "ends with $1: $(grep -iE 'error|fail|status' "$work/said" | head -n 1)" ;;
+	esac
+}
+
+end_programs() {
+	pkill -x 'io_demo|fi_pingpong|prted|mpirun'
+	on 2 pkill -x 'io_demo|fi_pingpong|prted'
+	true
+} >/dev/null 2>&1
+
+# Blocks are written to the server, read from it, and compared on both sides.
+tcp_port=19000
+exchange_ucx() {
+	tcp_port=$((tcp_port + 1))
+	on 2 env "UCX_NET_DEVICES=$(device 2):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
+		-p "$tcp_port" -d 1:100000 &
+	until_ok 20 ucx_listens
+	env "UCX_NET_DEVICES=$(device 1):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
+		-p "$tcp_port" -c 1 -i 100 -d 1:100000 -o read,write "$peer"
+}
+ucx_listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
+
+exchange_libfabric() {
+	local patience=$limit
+	meet fi_pingpong "-p verbs;ofi_rxm -e rdm -I 200 -c -B 18515" \
+		"-p verbs;ofi_rxm -e rdm -I 200 -c -P 18515 $peer"
+}
+
+exchange_mpi() {
+	timeout "$limit" mpirun --allow-run-as-root --prtemca plm_ssh_agent \
+		"$top/selftests/mpi/agent" --host "$(uname -n),$(on -n 2 uname -n)" --map-by node -np 2 \
+		--mca pml ucx python3 -m mpi4py "$top/selftests/mpi/exchange.py" messages </dev/null
+}
+
+# Writes a file or disk of the connection, and reads it back from the server.
+exchange_blocks() {
+	timeout -s KILL "$limit" dd if="$work/data" of="$blocks" bs=64k oflag=direct conv=notrunc \
+		status=none &&
+		timeout -s KILL "$limit" dd if="$blocks" of="$work/back" bs=64k count=32 iflag=direct \
+			status=none && cmp "$work/data" "$work/back"
+}
+
+# Waits until the kernel's client has a connection again.
+blocks_are_back() { until_ok 120 exchange_blocks >/dev/null 2>&1 || true; }
+
+meets_failures_of_kernel() {
+	local blocks
+	"connect_$1"
+	blocks=$("file_of_$1")
+	dd if=/dev/urandom of="$work/data" bs=64k count=32 status=none
+	meets_failures "$1" exchange_blocks blocks_are_back
+}
+
+test_ucx() { meets_failures ucx exchange_ucx end_programs; }
+test_libfabric() { meets_failures libfabric exchange_libfabric end_programs; }
+test_mpi() { meets_failures mpi exchange_mpi end_programs; }
+test_nfs() { meets_failures_of_kernel nfs; }
+test_nvme() { meets_failures_of_kernel nvme; }
+
+status=0
+run_tests test_ucx test_libfabric test_mpi test_nfs test_nvme || status=$?
+sed 's/^/# /' "$outcomes"
+exit "$status"
