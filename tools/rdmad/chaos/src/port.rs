@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::ctrl::Command;
 
-use crate::rule::{Event, Hook, Rule, What, Word};
+use crate::rule::{Chance, Event, Hook, Rule, What, Word};
 use crate::scenario::{Scenario, MAX_RULES};
 
 /// The rules of a port and how often each has applied.
@@ -259,7 +259,9 @@ impl PortRules {
             counted.seen += 1;
             let Counted { rule, applied, .. } = counted;
             let is_left = rule.times.is_none_or(|times| *applied < times);
-            if chosen.is_none() && is_left && rule.count.has(counted.seen) {
+            let hits = |chance: Chance| chance.hits(&rule.name, counted.seen);
+            let is_chosen = rule.count.has(counted.seen) && rule.chance.is_none_or(hits);
+            if chosen.is_none() && is_left && is_chosen {
                 *applied += 1;
                 counted.last = Some((Instant::now(), None));
                 chosen = Some(Applied {
@@ -325,7 +327,7 @@ impl From<Rule> for Counted {
 
 #[cfg(test)]
 mod tests {
-    use virtio_rdma_abi::ib::WrOpcode;
+    use virtio_rdma_abi::ib::{QpType, WrOpcode};
 
     use super::*;
 
@@ -339,6 +341,8 @@ mod tests {
             Some(Event {
                 of: WrOpcode::Send.value(),
                 qp: 1,
+                qpn: 17,
+                service: Some(QpType::Rc),
                 ..Event::default()
             })
         };
@@ -353,6 +357,9 @@ mod tests {
     fn rules_choose_by_their_counts() {
         let rules = rules(
             "x: send any nth 2 then fail REM_OP_ERR\n\
+             ud: send any service UD then fail REM_OP_ERR\n\
+             else: send any qpn 18 then fail REM_OP_ERR\n\
+             this: send any qpn 17 service RC from 100 then fail REM_OP_ERR\n\
              y: send SEND every 2 times 2 then fail REM_OP_ERR\n\
              z: send any after y then fail REM_OP_ERR\n\
              other: send RDMA_READ then fail REM_OP_ERR\n\
@@ -368,6 +375,9 @@ mod tests {
             .collect();
         let expected = [
             ("x", 6, 1),
+            ("ud", 0, 0),
+            ("else", 0, 0),
+            ("this", 6, 0),
             ("y", 6, 2),
             // The event to which y applies first is not counted.
             ("z", 6, 3),
@@ -410,6 +420,22 @@ mod tests {
         rules.remove("n").unwrap();
         assert_eq!(rules.remove("n").unwrap_err(), "there is no rule \"n\"");
         assert_eq!(sends(&rules, 1), ["-"]);
+    }
+
+    #[test]
+    fn a_chance_chooses_by_the_number_of_the_event() {
+        let text = "x: send any chance 10% then fail REM_OP_ERR";
+        let chosen = || sends(&rules(text), 1000);
+        let first = chosen();
+        let count = first.iter().filter(|name| *name == "x").count();
+        assert!((50..200).contains(&count), "{count}");
+        assert_eq!(chosen(), first);
+        // The counts of another process go on with the same choice.
+        let after = rules("");
+        let before = rules(text);
+        let half = sends(&before, 500);
+        after.restore(&before.save()).unwrap();
+        assert_eq!([half, sends(&after, 500)].concat(), first);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::{Command, Errno};
 use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpType, WcStatus, WrOpcode};
 
 use crate::cm::CmMessage;
 use crate::limit::Limit;
@@ -21,6 +21,8 @@ pub struct Rule {
     pub when: When,
     /// The events that fail, counted from 1.
     pub(crate) count: Count,
+    /// How many of these events fail.
+    pub(crate) chance: Option<Chance>,
     /// How many events fail at most.
     pub(crate) times: Option<u64>,
     /// The rule that must have applied before.
@@ -36,6 +38,10 @@ pub struct When {
     pub(crate) of: Option<u32>,
     /// The QP, by its [order](Event::qp); `None` for any.
     pub(crate) qp: Option<u32>,
+    /// The QP, by its number; `None` for any.
+    pub(crate) qpn: Option<u32>,
+    /// The service of the QP; `None` for any.
+    pub(crate) service: Option<QpType>,
     /// The CQ, by its [order](Event::cq); `None` for any.
     pub(crate) cq: Option<u32>,
 }
@@ -68,6 +74,10 @@ pub enum Hook {
 pub struct Event {
     /// The order of its QP among all QPs that the driver has created, from 1; 0 for none.
     pub qp: u32,
+    /// The number of its QP; 0 for none.
+    pub qpn: u32,
+    /// The service of its QP; `None` without a QP.
+    pub service: Option<QpType>,
     /// The order of its CQ among all CQs that the driver has created, from 1; 0 for none.
     pub cq: u32,
     /// Its number among the [named](Hook::names) events.
@@ -87,6 +97,11 @@ pub(crate) enum Count {
         every: u64,
     },
 }
+
+/// The part of events that fail, in millionths. The choice depends on their numbers and the
+/// name of the rule alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chance(u32);
 
 /// The effect of a rule on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,7 +325,14 @@ impl Rule {
 
     /// Whether the rule is about this event.
     pub(crate) fn is_about(&self, hook: Hook, event: &Event) -> bool {
-        let When { of, qp, cq, .. } = self.when;
+        let When {
+            hook: own,
+            of,
+            qp,
+            qpn,
+            service,
+            cq,
+        } = self.when;
         let is_of = |of: u32| match hook {
             Hook::Access => event.of & of != 0,
             _ => event.of == of,
@@ -319,11 +341,40 @@ impl Rule {
             self.what,
             What::Raise(AsyncEvent::SrqErr | AsyncEvent::SrqLimitReached)
         );
-        self.when.hook == hook
+        own == hook
             && of.is_none_or(is_of)
             && qp.is_none_or(|qp| qp == event.qp)
+            && qpn.is_none_or(|qpn| qpn == event.qpn)
+            && service.is_none_or(|service| Some(service) == event.service)
             && cq.is_none_or(|cq| cq == event.cq)
             && (event.has_srq || !needs_srq)
+    }
+}
+
+impl Chance {
+    /// The number of millionths in a hundredth.
+    const PERCENT: f64 = 10_000.0;
+
+    /// A chance such as 0.5%.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let percent: f64 = word.strip_suffix('%')?.parse().ok()?;
+        // The range is checked before the cast.
+        let is_possible = (0.0001..=100.0).contains(&percent);
+        is_possible.then(|| Self((percent * Self::PERCENT).round() as u32))
+    }
+
+    /// Whether the event with this number fails by the rule with this name.
+    pub(crate) fn hits(self, rule: &str, number: u64) -> bool {
+        let seed = rule.bytes().fold(number, |seed, byte| {
+            seed.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        fastrand::Rng::with_seed(seed).u32(0..1_000_000) < self.0
+    }
+}
+
+impl Display for Chance {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / Self::PERCENT)
     }
 }
 
@@ -360,7 +411,7 @@ pub(crate) trait Word: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-words! { Command WrOpcode Errno WcStatus AsyncEvent }
+words! { Command WrOpcode Errno WcStatus AsyncEvent QpType }
 
 impl Word for Feature {
     const ALL: &'static [Self] = Self::ALL;
@@ -386,12 +437,13 @@ impl Display for When {
             let name = names.iter().find(|(_, number)| Some(*number) == self.of);
             write!(f, " {}", name.map_or(ANY, |(name, _)| name))?;
         }
-        for (word, number) in [("qp", self.qp), ("cq", self.cq)] {
+        for (word, number) in [("qp", self.qp), ("qpn", self.qpn), ("cq", self.cq)] {
             if let Some(number) = number {
                 write!(f, " {word} {number}")?;
             }
         }
-        Ok(())
+        self.service
+            .map_or(Ok(()), |service| write!(f, " service {}", service.word()))
     }
 }
 
@@ -437,6 +489,9 @@ impl Display for Rule {
                     write!(f, " every {every}")?;
                 }
             }
+        }
+        if let Some(chance) = self.chance {
+            write!(f, " chance {chance}")?;
         }
         if let Some(times) = self.times {
             write!(f, " times {times}")?;

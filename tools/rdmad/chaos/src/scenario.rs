@@ -6,15 +6,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
+use virtio_rdma_abi::ib::QpType;
 
 use crate::everything;
 use crate::limit::Limit;
-use crate::rule::{Count, Hook, Rule, What, When, Word, ANY};
+use crate::rule::{Chance, Count, Hook, Rule, What, When, Word, ANY};
 
 /// Maximum number of rules: each event is compared with all of them.
 pub(crate) const MAX_RULES: usize = 64;
 /// The words before "then" that all rules about events may have.
-const SELECTORS: &str = "port, nth, from, to, every, times, after";
+const SELECTORS: &str = "port, nth, from, to, every, chance, times, after";
 /// The longest pause that a rule may order. The driver waits for a minute, and commands of one
 /// driver wait for each other. A daemon with a paused command can't be upgraded.
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -267,7 +268,8 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
         Hook::ALL.into_iter().find(|hook| hook.word() == word)
     })?;
     let of = words.named(hook)?;
-    let (mut port, mut qp, mut cq, mut after) = (None, None, None, None);
+    let (mut port, mut after, mut chance) = (None, None, None);
+    let (mut qp, mut qpn, mut service, mut cq) = (None, None, None, None);
     let (mut nth, mut from, mut to, mut every, mut times) = (None, None, None, None, None);
     let counts = hook != Hook::Device;
     loop {
@@ -279,11 +281,21 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             "to" if counts => once(&mut words, &mut to, Words::number)?,
             "every" if counts => once(&mut words, &mut every, Words::number)?,
             "times" if counts => once(&mut words, &mut times, Words::number)?,
+            "chance" if counts => once(&mut words, &mut chance, |words| {
+                words.read("a part of events, such as 0.5%", Chance::parse)
+            })?,
             "qp" if hook.has_qp() => once(&mut words, &mut qp, Words::order)?,
+            "qpn" if hook.has_qp() => once(&mut words, &mut qpn, Words::order)?,
+            "service" if hook.has_qp() => once(&mut words, &mut service, |words| {
+                words.word("a service", &[QpType::Rc, QpType::Uc, QpType::Ud])
+            })?,
             "cq" if hook.has_cq() => once(&mut words, &mut cq, Words::order)?,
             "then" => break,
             _ => {
-                let objects = [("qp, ", hook.has_qp()), ("cq, ", hook.has_cq())];
+                let objects = [
+                    ("qp, qpn, service, ", hook.has_qp()),
+                    ("cq, ", hook.has_cq()),
+                ];
                 let objects = objects.into_iter().filter(|(_, has)| *has);
                 let objects: String = objects.map(|(word, _)| word).collect();
                 let selectors = if counts { SELECTORS } else { "port" };
@@ -312,8 +324,16 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
     Ok(Rule {
         name,
         port,
-        when: When { hook, of, qp, cq },
+        when: When {
+            hook,
+            of,
+            qp,
+            qpn,
+            service,
+            cq,
+        },
         count,
+        chance,
         times,
         after,
         what,
@@ -388,13 +408,21 @@ mod tests {
             cm DREQ nth 1 then drop\n\
             device port b then limit max_sge 2\n\
             device then lack srq\n\
-            send any every 9 then flap 300ms\n"
+            send any every 9 then flap 300ms\n\
+            receive qpn 77 service UD chance 0.5% then withhold\n"
             .parse()
             .unwrap();
         let [reg, send, slow, none, short, lost, event, crash, rest @ ..] = &scenario.0[..] else {
             panic!("{scenario:?}");
         };
-        let when = |hook, of: Option<u32>, qp, cq| When { hook, of, qp, cq };
+        let when = |hook, of: Option<u32>, qp, cq| When {
+            hook,
+            of,
+            qp,
+            qpn: None,
+            service: None,
+            cq,
+        };
         let of = Some(Command::RegUserMr.value().into());
         assert_eq!(reg.when, when(Hook::Command, of, None, None));
         assert_eq!(reg.what, What::Refuse(Errno::Enomem));
@@ -455,8 +483,14 @@ mod tests {
                 What::Flap(Duration::from_millis(300)),
             ),
         ];
+        let [rest @ .., some] = rest else {
+            panic!("{rest:?}");
+        };
         let rest: Vec<_> = rest.iter().map(|rule| (rule.when, rule.what)).collect();
         assert_eq!(rest, expected);
+        let When { qpn, service, .. } = some.when;
+        assert_eq!((qpn, service), (Some(77), Some(QpType::Ud)));
+        assert_eq!(some.chance, Chance::parse("0.5%"));
         for rule in &scenario.0 {
             let again: Scenario = rule.to_string().parse().unwrap();
             assert_eq!(again.0.first(), Some(rule), "{rule}");
@@ -521,6 +555,8 @@ mod tests {
                 "\"hold\" is not fail, raise",
             ),
             ("event qp 1", (1, 7), "\"qp\" is not cq, port"),
+            ("send any chance 101%", (1, 17), "such as 0.5%"),
+            ("send any service GSI", (1, 18), "a service: RC, UC, UD"),
             ("device nth 1", (1, 8), "\"nth\" is not port or then"),
             ("device then limit max_sge 1", (1, 27), "a number from 2"),
             ("packet then delay 101", (1, 19), "from 1 to 100"),

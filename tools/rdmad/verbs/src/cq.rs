@@ -30,6 +30,7 @@ use crate::error::{refusal, Reason, Result, What};
 use crate::event::EventSource;
 use crate::memory::{CompletionProducer, CompletionView, CqProgress, RingMem};
 use crate::moderation::{Moderation, Moderator};
+use crate::qp::Qp;
 use crate::turn::done;
 use crate::users::Users;
 use crate::Hca;
@@ -110,9 +111,9 @@ impl Cq {
         self.number
     }
 
-    /// Writes CQEs of `completions` to the CQ and publishes them. `qp` is the order of their QP.
+    /// Writes CQEs of `completions` of a QP to the CQ and publishes them.
     #[inline]
-    fn complete(&self, hca: &Hca, view: &DmaView, qp: u32, completions: &[PendingCqe]) {
+    fn complete(&self, hca: &Hca, view: &DmaView, qp: &Qp, completions: &[PendingCqe]) {
         if hca.rules().has(Hook::Completion) {
             return self.complete_on_order(hca, view, qp, completions);
         }
@@ -321,8 +322,7 @@ struct PendingCqe {
 /// whose work completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
-    /// The order of the QP.
-    qp: u32,
+    qp: &'a Qp,
     hca: &'a Hca,
     view: &'a DmaView,
     waiting: RefCell<[PendingCqe; BATCH]>,
@@ -330,8 +330,8 @@ pub(crate) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// An empty batch of a QP with this [order](crate::qp::QpInit::order).
-    pub(crate) fn new(cq: &'a Cq, qp: u32, hca: &'a Hca, view: &'a DmaView) -> Self {
+    /// An empty batch of completions of `qp` to `cq`.
+    pub(crate) fn new(cq: &'a Cq, qp: &'a Qp, hca: &'a Hca, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,

@@ -114,17 +114,25 @@ impl Qp {
     #[inline]
     fn ordered(&self, hca: &Hca, hook: Hook, of: impl FnOnce() -> u32) -> Option<Applied> {
         let event = || {
-            // The GSI QP belongs to the kernel.
-            (self.init.order != 0).then(|| Event {
-                qp: self.init.order,
-                cq: 0,
+            Some(Event {
                 of: of(),
-                has_srq: self.init.srq.is_some(),
+                ..self.event()?
             })
         };
         let applied = hca.rules().event(hook, event)?;
         hca.note_applied(self.number.get(), &applied);
         Some(applied)
+    }
+
+    /// An event of the QP. `None` for the GSI QP, which belongs to the kernel.
+    pub(crate) fn event(&self) -> Option<Event> {
+        (self.init.order != 0).then(|| Event {
+            qp: self.init.order,
+            qpn: self.number.get(),
+            service: Some(self.init.qp_type),
+            has_srq: self.init.srq.is_some(),
+            ..Event::default()
+        })
     }
 
     /// Lets the QP or another object fail as a rule has ordered, or raises the event. Returns

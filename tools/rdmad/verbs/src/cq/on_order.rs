@@ -13,6 +13,7 @@ use virtio_rdma_abi::ib::GSI_QPN;
 
 use super::{Cq, CqInner, PendingCqe};
 use crate::moderation::Due;
+use crate::qp::Qp;
 use crate::Hca;
 
 /// Completions and an event of a CQ that rules hold back.
@@ -52,28 +53,25 @@ impl Held {
 }
 
 impl Cq {
-    /// Like [`complete`](Self::complete), if there are rules about completions. `qp` is the order
-    /// of their QP.
+    /// Like [`complete`](Self::complete), if there are rules about completions.
     #[cold]
     pub(super) fn complete_on_order(
         &self,
         hca: &Hca,
         view: &DmaView,
-        qp: u32,
+        qp: &Qp,
         completions: &[PendingCqe],
     ) {
         for completion in completions {
             let event = || {
-                let cq = self.order;
-                (qp != 0).then_some(Event {
-                    qp,
-                    cq,
-                    ..Event::default()
+                Some(Event {
+                    cq: self.order,
+                    ..qp.event()?
                 })
             };
             let applied = hca.rules().event(Hook::Completion, event);
             let what = applied.map(|applied| {
-                hca.note_applied(completion.cqe.qp_num.get(), &applied);
+                hca.note_applied(qp.number.get(), &applied);
                 applied.what
             });
             match what {
