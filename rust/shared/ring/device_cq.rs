@@ -38,28 +38,24 @@ impl DeviceCq {
         }
     }
 
-    /// The device side of a ring, resumed from `state`.
+    /// The device side of a ring, resumed from `state`. The next [`publish`](Self::publish) publishes
+    /// the CQEs that were pushed before.
     pub const fn resumed(layout: RingLayout, state: &ArmLatchState) -> Self {
         // CAST: the low bits are the 32-bit position.
         let produced = state.position as u32;
         Self {
             latch: ArmLatch::resumed(layout.slots(), state),
             produced,
-            published: produced,
+            published: produced.wrapping_sub(1),
             // The ring is treated as full until the consumer's position is read.
             consumed: produced.wrapping_sub(layout.slots()),
             layout,
         }
     }
 
-    /// The state from which the device side can be resumed. All CQEs must be published.
-    pub fn state(&self) -> ArmLatchState {
-        debug_assert_eq!(self.published, self.produced);
-        self.latch()
-    }
-
-    /// The state of the latch: the event that was requested last, and whether it was sent.
-    pub const fn latch(&self) -> ArmLatchState {
+    /// The state from which the device side can be resumed: the event that was requested last, and
+    /// whether it was sent.
+    pub const fn state(&self) -> ArmLatchState {
         self.latch.state()
     }
 

@@ -782,7 +782,7 @@ fn parse_scenario(text: &str) -> Result<Scenario> {
     })?;
     let scenario: Scenario = content.parse()?;
     if let Some(name) = scenario.missing() {
-        bail!("a rule is after {name:?}, which is no rule");
+        bail!("a rule is after {name:?}, which is no rule before it");
     }
     Ok(scenario)
 }

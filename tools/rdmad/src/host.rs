@@ -198,6 +198,7 @@ impl Host {
             .add_port(switch_port(port, group, access), net)?;
         let served = self.serve(port, group, listener, frames.clone());
         if served.is_err() {
+            self.events.forget(&port.name);
             self.switch.remove_port(&frames)?;
         }
         served

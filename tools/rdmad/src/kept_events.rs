@@ -69,6 +69,8 @@ impl KeptEvents {
             let free =
                 (0..PLACES).find(|place| *place >= used || self.name(*place) == Name::default());
             let free = free?;
+            // A thread of a port that was removed may have written since.
+            self.clear(free);
             self.set_name(free, wanted);
             self.word(USED)
                 .store(used.max(free + 1) as u64, Ordering::Release);
@@ -100,11 +102,15 @@ impl KeptEvents {
             name != Name::default() && !ports.contains(&name)
         };
         for place in (0..self.used()).filter(is_gone) {
-            let first = RINGS + place * RING_WORDS;
-            for word in first..first + RING_WORDS {
-                self.word(word).store(0, Ordering::Relaxed);
-            }
+            self.clear(place);
             self.set_name(place, Name::default());
+        }
+    }
+
+    fn clear(&self, place: usize) {
+        let first = RINGS + place * RING_WORDS;
+        for word in first..first + RING_WORDS {
+            self.word(word).store(0, Ordering::Relaxed);
         }
     }
 

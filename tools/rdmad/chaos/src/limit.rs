@@ -35,7 +35,7 @@ macro_rules! limits {
 }
 
 limits! {
-    /// 0: peers can't execute atomic operations.
+    /// 0: atomic operations are not offered, but work.
     AtomicCap = "atomic_cap", 0;
     MaxCq = "max_cq", 2;
     MaxCqe = "max_cqe", 640;

@@ -121,12 +121,12 @@ impl PortRules {
                 return Err(format!("there is a rule {:?} already", rule.name));
             }
         }
-        let all = || rules.iter().chain(&new).map(|counted| &counted.rule);
-        for Counted { rule, .. } in &new {
-            if let Some(after) = rule.missing(all()) {
+        for (at, Counted { rule, .. }) in new.iter().enumerate() {
+            let before = rules.iter().chain(&new[..at]);
+            if let Some(after) = rule.missing(before.map(|counted| &counted.rule)) {
                 let name = &rule.name;
                 return Err(format!(
-                    "rule {name:?} is after {after:?}, which is no rule"
+                    "rule {name:?} is after {after:?}, which is no rule before it"
                 ));
             }
         }
@@ -241,21 +241,21 @@ impl PortRules {
     /// Counts an event in all rules that are about it, and applies the first that chooses it.
     #[cold]
     fn apply(&self, hook: Hook, event: &Event) -> Option<Applied> {
-        let mut rules = self.rules.lock();
-        let mut chosen = None;
-        for index in 0..rules.len() {
-            if !rules[index].rule.is_about(hook, event) {
-                continue;
-            }
-            let after = rules[index].rule.after.as_deref();
-            let waits = after.is_some_and(|name| {
+        let rules = &mut *self.rules.lock();
+        let waits = |counted: &Counted| {
+            let after = counted.rule.after.as_deref();
+            after.is_some_and(|name| {
                 let has_applied = |other: &Counted| other.rule.name == name && other.applied > 0;
                 !rules.iter().any(has_applied)
-            });
-            if waits {
+            })
+        };
+        // A rule that applies to this event lets others begin with the next one.
+        let waiting: Vec<bool> = rules.iter().map(waits).collect();
+        let mut chosen = None;
+        for (index, (counted, waits)) in rules.iter_mut().zip(waiting).enumerate() {
+            if waits || !counted.rule.is_about(hook, event) {
                 continue;
             }
-            let counted = &mut rules[index];
             counted.seen += 1;
             let Counted { rule, applied, .. } = counted;
             let is_left = rule.times.is_none_or(|times| *applied < times);
@@ -380,7 +380,7 @@ mod tests {
             ("this", 6, 0),
             ("y", 6, 2),
             // The event to which y applies first is not counted.
-            ("z", 6, 3),
+            ("z", 5, 3),
             ("other", 0, 0),
             ("second", 0, 0),
             ("receives", 0, 0),

@@ -49,9 +49,10 @@ impl Scenario {
         "weak-nic"
     ];
 
-    /// A name after which a rule waits, and which no rule of the scenario has.
+    /// A name after which a rule waits, and which no rule before it has.
     pub fn missing(&self) -> Option<&str> {
-        self.0.iter().find_map(|rule| rule.missing(self.0.iter()))
+        let mut rules = self.0.iter().enumerate();
+        rules.find_map(|(at, rule)| rule.missing(self.0[..at].iter()))
     }
 
     /// The lacks of the device of a port, from its beginning.
@@ -506,6 +507,8 @@ mod tests {
             assert_eq!(Scenario::preset(name).as_deref(), Some(*text));
         }
         assert_eq!(Scenario::preset("none"), None);
+        let own: Scenario = "x: send any after x then fail REM_OP_ERR".parse().unwrap();
+        assert_eq!(own.missing(), Some("x"));
         let incomplete: Scenario = "send any after x then fail REM_OP_ERR".parse().unwrap();
         assert_eq!(incomplete.missing(), Some("x"));
     }

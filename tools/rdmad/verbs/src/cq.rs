@@ -172,11 +172,11 @@ impl Cq {
     /// The CQ is dead, or has more than `cqe` unpolled completions.
     pub(crate) fn resize(&self, hca: &Hca, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = hca.space.enter();
-        self.let_go(hca, &view);
         // Send the event if the old ring's arm word requests it now. For later completions the
         // consumer arms the new ring.
         self.doorbell(hca, &view);
         let mut inner = self.inner.lock();
+        self.let_locked_go(hca, &view, &mut inner);
         let failed = refusal(Reason::Failed, What::Cqn, self.number.get());
         match inner.state {
             Life::Live => inner.queue.resize(&view, ring, cqe).unwrap_or(Err(failed)),
@@ -219,6 +219,9 @@ impl Cq {
             self.send_event(hca, inner);
         }
         if is_dead {
+            if self.forget_held(hca, inner).has_event() {
+                self.send_event(hca, inner);
+            }
             inner.state = Life::Dead;
             hca.note_raised(0, AsyncEvent::CqErr, self.cookie);
             hca.events()

@@ -31,7 +31,6 @@ use crate::event::{EventQueues, EventSource};
 use crate::flows::Flows;
 use crate::heard::Heard;
 use crate::link::Link;
-use crate::moderation::Due;
 use crate::objects::Objects;
 use crate::port_frames::PortFrames;
 use crate::port_pace::{PortPacer, PortRates};
@@ -258,7 +257,7 @@ impl Hca {
         self.destroy_all();
         self.events.clear();
         self.link.reset();
-        self.objects.deadlines.forget(self, Due::LinkUp);
+        self.objects.deadlines.forget_link(self);
         self.created_qps.store(0, Ordering::Relaxed);
         self.created_cqs.store(0, Ordering::Relaxed);
         self.assigned_virtqueues.mark_all_reset();

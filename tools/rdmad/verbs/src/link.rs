@@ -50,14 +50,16 @@ impl Link {
         self.set(SWITCH, up)
     }
 
-    /// Sets whether a rule has the link down. Returns whether the link went up or down by this.
-    pub(crate) fn set_raised(&self, up: bool) -> bool {
-        self.set(RAISED, up)
+    /// Takes the link down by a rule. Returns whether it went down by this; `None` if a rule has it
+    /// down already.
+    pub(crate) fn lower(&self) -> Option<bool> {
+        let old = self.state.fetch_and(!RAISED, Ordering::AcqRel);
+        (old & RAISED != 0).then_some(old == UP)
     }
 
-    /// Whether a rule has the link down.
-    pub(crate) fn is_lowered(&self) -> bool {
-        self.state.load(Ordering::Acquire) & RAISED == 0
+    /// Ends what a rule did. Returns whether the link went up by this.
+    pub(crate) fn raise(&self) -> bool {
+        self.set(RAISED, true)
     }
 
     /// Sets state and MTU of the network device.
@@ -68,7 +70,7 @@ impl Link {
 
     /// Forgets what the driver told, and what rules did.
     pub(crate) fn reset(&self) {
-        self.set_raised(true);
+        self.raise();
         self.set_netdev(true, u32::MAX);
     }
 

@@ -9,6 +9,7 @@
 mod saved;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use scheduler::shared::Mutex;
@@ -127,7 +128,11 @@ pub(crate) enum Due {
 
 /// The deadlines of an HCA, at most one for each thing that can be due.
 #[derive(Debug, Default)]
-pub(crate) struct Deadlines(Mutex<Inner>);
+pub(crate) struct Deadlines {
+    inner: Mutex<Inner>,
+    /// Whether the link is to go up.
+    link_up: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -138,7 +143,7 @@ struct Inner {
 impl Deadlines {
     /// Replaces the deadline `old` of `due` by `new`.
     pub(crate) fn change(&self, hca: &Hca, due: Due, old: Option<Instant>, new: Option<Instant>) {
-        let inner = &mut *self.0.lock();
+        let inner = &mut *self.inner.lock();
         if let Some(old) = old {
             inner.set.remove(&(old, due));
         }
@@ -149,12 +154,11 @@ impl Deadlines {
     }
 
     /// Removes the deadlines that have passed, after the timers have removed the entry of the flow
-    /// of notifications: the CQs get their turn. Returns whether the link is to go up.
-    pub(crate) fn expired(&self, hca: &Hca) -> bool {
+    /// of notifications, whose turn follows.
+    pub(crate) fn expired(&self, hca: &Hca) {
         let now = hca.runtime().scheduler.clock.now();
-        let inner = &mut *self.0.lock();
+        let inner = &mut *self.inner.lock();
         inner.alarm.expired();
-        let mut goes_up = false;
         while let Some(&(deadline, due)) = inner.set.first() {
             if deadline > now {
                 break;
@@ -164,17 +168,22 @@ impl Deadlines {
                 Due::Delayed(cqn) | Due::Held(cqn) | Due::Late(cqn) => {
                     hca.flows.doorbells.ready_cqs.insert(cqn);
                 }
-                Due::LinkUp => goes_up = true,
+                Due::LinkUp => self.link_up.store(true, Ordering::Relaxed),
             }
         }
         inner.arm(hca);
-        goes_up
     }
 
-    /// Forgets the deadlines of `due`.
-    pub(crate) fn forget(&self, hca: &Hca, due: Due) {
-        let inner = &mut *self.0.lock();
-        inner.set.retain(|(_, other)| *other != due);
+    /// Returns and forgets whether the link is to go up.
+    pub(crate) fn take_link_up(&self) -> bool {
+        self.link_up.load(Ordering::Relaxed) && self.link_up.swap(false, Ordering::Relaxed)
+    }
+
+    /// Forgets that the link is to go up.
+    pub(crate) fn forget_link(&self, hca: &Hca) {
+        self.take_link_up();
+        let inner = &mut *self.inner.lock();
+        inner.set.retain(|(_, due)| *due != Due::LinkUp);
         inner.arm(hca);
     }
 }

@@ -95,9 +95,6 @@ impl Hca {
         if !self.has_own_rings() {
             return Err("its queues are virtqueues, which can't be handed over".to_owned());
         }
-        for cq in self.objects.cqs.iter() {
-            cq.let_go(self, &self.space.enter());
-        }
         let state = self
             .state(self.runtime().epoch)
             .map_err(|refusal| refusal.to_string())?;

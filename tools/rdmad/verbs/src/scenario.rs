@@ -74,11 +74,11 @@ impl Hca {
 
     /// Takes the link down for a time, unless a rule has done this already.
     fn lower_link(&self, time: Duration) {
-        if self.link.is_lowered() {
+        let Some(went_down) = self.link.lower() else {
             return;
-        }
+        };
         self.note(Kind::Link, 0, 0);
-        if self.link.set_raised(false) {
+        if went_down {
             self.tell_link(false);
         }
         let until = self.now() + time;
@@ -89,7 +89,7 @@ impl Hca {
     /// Lets the link go up that a rule has taken down.
     pub(crate) fn raise_link(&self) {
         self.note(Kind::Link, 1, 0);
-        if self.link.set_raised(true) {
+        if self.link.raise() {
             self.tell_link(true);
         }
     }

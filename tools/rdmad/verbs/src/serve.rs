@@ -152,9 +152,7 @@ impl Hca {
                 }
             }
             None => {
-                if self.objects.deadlines.expired(self) {
-                    self.raise_link();
-                }
+                self.objects.deadlines.expired(self);
                 self.flows.notifications_ready();
             }
         }
@@ -198,6 +196,9 @@ impl Hca {
     /// deadlines of CQs.
     fn serve_notifications(&self, start: TurnStart) -> TurnEnd {
         let budget = self.budget_of(start);
+        if self.objects.deadlines.take_link_up() {
+            self.raise_link();
+        }
         let doorbells = &self.flows.doorbells;
         while let Some(queue) = doorbells.ready_events.take() {
             if self.events().resume(queue.0, &budget) {

@@ -258,6 +258,7 @@ impl Hca {
         let qp = self.objects.qps.find(What::Qpn, cmd.qpn)?;
         qp.send_last(self);
         self.destroy_qp(&qp);
+        qp.let_completions_go(self);
         qp.note(self, Kind::Destroyed, 0, 0);
         Ok(DONE)
     }

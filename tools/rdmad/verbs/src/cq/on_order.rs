@@ -11,7 +11,7 @@ use chaos::{Event, Hook, What};
 use dma::DmaView;
 use virtio_rdma_abi::ib::GSI_QPN;
 
-use super::{Cq, CqInner, PendingCqe};
+use super::{Cq, CqInner, Life, PendingCqe};
 use crate::moderation::Due;
 use crate::qp::Qp;
 use crate::Hca;
@@ -44,6 +44,19 @@ impl Held {
     pub(super) fn takes_event(&mut self, hca: &Hca) -> bool {
         let is_due = self.event.is_some_and(|at| at <= hca.now());
         is_due && self.event.take().is_some()
+    }
+
+    /// Whether a completion event is held back.
+    pub(super) fn has_event(&self) -> bool {
+        self.event.is_some()
+    }
+
+    /// The state in which another process goes on: nothing is held back any longer.
+    pub(super) fn restored(hca: &Hca, has_event: bool) -> Self {
+        Self {
+            completions: None,
+            event: has_event.then(|| hca.now()),
+        }
     }
 
     /// Until when completions are not published.
@@ -129,15 +142,18 @@ impl Cq {
 
     /// Publishes completions and sends an event that rules hold back.
     pub(crate) fn let_go(&self, hca: &Hca, view: &DmaView) {
-        let Held { completions, event } = {
-            let inner = &mut *self.inner.lock();
-            self.forget_held(hca, inner)
-        };
-        if completions.is_some() {
-            self.update(hca, view, 0, |_| true);
+        self.let_locked_go(hca, view, &mut self.inner.lock());
+    }
+
+    /// Like [`let_go`](Self::let_go), for a CQ that the caller has locked.
+    pub(super) fn let_locked_go(&self, hca: &Hca, view: &DmaView, inner: &mut CqInner) {
+        let Held { completions, event } = self.forget_held(hca, inner);
+        if inner.state != Life::Live || hca.has_failed() {
+            return;
         }
-        if event.is_some() {
-            self.send_event(hca, &self.inner.lock());
+        let is_due = completions.is_some() && inner.queue.enter(view).publish();
+        if is_due || event.is_some() {
+            self.send_event(hca, inner);
         }
     }
 

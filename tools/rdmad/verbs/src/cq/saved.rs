@@ -28,6 +28,8 @@ pub(crate) struct CqState {
     #[serde(with = "LatchDef")]
     latch: ArmLatchState,
     moderator: ModeratorState,
+    /// Whether a rule holds a completion event back. It is sent at once.
+    has_event: bool,
     is_dead: bool,
 }
 
@@ -53,7 +55,7 @@ impl CqState {
             inner: Mutex::new(CqInner {
                 queue: CompletionProducer::resumed(ring, &self.latch),
                 moderator: Moderator::restored(hca, self.number(), &self.moderator, epoch),
-                held: Held::default(),
+                held: Held::restored(hca, self.has_event),
                 state: match self.is_dead {
                     true => Life::Dead,
                     false => Life::Live,
@@ -66,8 +68,8 @@ impl CqState {
 }
 
 impl Cq {
-    /// The state from which another process can restore the CQ, which must hold nothing back by
-    /// rules. Refused for a virtqueue.
+    /// The state from which another process can restore the CQ. Completions and an event that rules
+    /// hold back come when it has its first turn. Refused for a virtqueue.
     pub(crate) fn save(&self, epoch: Epoch) -> Result<CqState> {
         let inner = self.inner.lock();
         let in_virtqueue = refusal(Reason::NotSupported, What::Cqn, self.number.get());
@@ -81,6 +83,7 @@ impl Cq {
             ring,
             latch,
             moderator: inner.moderator.save(epoch),
+            has_event: inner.held.has_event(),
             is_dead: inner.state != Life::Live,
         })
     }

@@ -59,8 +59,7 @@ impl CompletionProducer {
         Self::Own { mem, ring }
     }
 
-    /// The memory and state of an own ring, in which all CQEs must be published. `None` for a
-    /// virtqueue.
+    /// The memory and state of an own ring. `None` for a virtqueue.
     pub(crate) fn save(&self) -> Option<(RingState, ArmLatchState)> {
         match self {
             Self::Own { mem, ring } => Some((mem.save(), ring.state())),
@@ -78,7 +77,7 @@ impl CompletionProducer {
                     completions: ring.published(),
                     unpolled: ring.unpolled(&memory).ok(),
                     arm: ArmWord::from_u64(word),
-                    latch: ring.latch(),
+                    latch: ring.state(),
                 }
             }
             Self::Virtqueue { mem, queue } => queue.progress(&VirtqueueView::new(mem, view)),

@@ -367,7 +367,6 @@ impl Qp {
             requester.disarm(hca, self.number);
             responder.put_back(self);
         }
-        self.let_completions_go(hca);
         self.init.send_cq.users.detach(self.number);
         self.init.recv_cq.users.detach(self.number);
         if let Some(srq) = &self.init.srq {
@@ -378,7 +377,7 @@ impl Qp {
     }
 
     /// Publishes completions that rules hold back: the driver expects none after its command.
-    fn let_completions_go(&self, hca: &Hca) {
+    pub(crate) fn let_completions_go(&self, hca: &Hca) {
         let view = hca.space.enter();
         self.init.send_cq.let_go(hca, &view);
         self.init.recv_cq.let_go(hca, &view);

@@ -39,6 +39,14 @@ impl<'a, 'b> RequesterEnv<'a, 'b> {
     }
 }
 
+impl Drop for RequesterEnv<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(packets) = &mut self.io.packets {
+            packets.end_turn();
+        }
+    }
+}
+
 impl Output for RequesterEnv<'_, '_> {
     fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
         // If memory of the VM is lost, the turn ends.

@@ -14,8 +14,7 @@ use crate::Hca;
 pub(crate) struct PacketsOnOrder {
     /// Whether all packets are lost.
     is_silent: bool,
-    /// A packet, and the number of packets that are to be sent before it. Without as many it is
-    /// lost.
+    /// A packet, and the number of packets that are to be sent before it.
     delayed: Option<(u8, Frame)>,
 }
 
@@ -63,6 +62,12 @@ impl PacketsOnOrder {
             }
             _ => self.pass(frame, burst),
         }
+    }
+
+    /// Ends a turn. A delayed packet that too few others have followed is lost, since it would keep a
+    /// buffer of the port.
+    pub(super) fn end_turn(&mut self) {
+        self.delayed = None;
     }
 
     /// Sends a packet, and then the delayed one if its time has come.

@@ -375,11 +375,7 @@ fn an_upgrade_keeps_rules_and_counts() {
     let vm = &world.vms[0];
     order(vm, "command CREATE_PD nth 2 then refuse EBUSY");
     vm.call(CmdCreatePd {}).unwrap();
-    let state = vm.hca.save().unwrap();
-    vm.hca.reset();
-    vm.hca.rules().remove("line-1").unwrap();
-    vm.hca.restore(&state).unwrap();
-    vm.hca.resume();
+    goes_on(vm);
     assert_eq!(vm.call(CmdCreatePd {}).unwrap_err(), Errno::Ebusy.value());
 }
 
@@ -485,19 +481,53 @@ fn held_completions_come_before_the_end_of_their_qp() {
     }
 }
 
-/// Held completions and events are there in the process that goes on.
+/// Held completions, and an event that is requested for them or held, come in the process that goes
+/// on.
 #[test]
 fn an_upgrade_lets_completions_go() {
-    each(|p| {
-        order(p.a, "completion then hold 600s");
-        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
-        wait_until("the completion is held", || {
-            let held = p.a.hca.cq_details(Some(p.cq_a.cqn))[0].held;
-            held.is_some()
+    for (arms, rule) in [(false, ""), (true, ""), (true, "event then hold 600s\n")] {
+        on_both_paths(|path| {
+            let world = World::new(2, path);
+            let p = &Pair::new(&world);
+            order(p.a, &format!("{rule}completion nth 1 then hold 600s"));
+            if arms {
+                p.cq_a.arm(ArmKind::Next);
+            }
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+            wait_until("the completion is held", || {
+                let held = p.a.hca.cq_details(Some(p.cq_a.cqn))[0].held;
+                held.is_some()
+            });
+            goes_on(p.a);
+            p.cq_a.expect(1, WcStatus::Success);
+            if arms && rule.is_empty() {
+                p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
+            }
+            assert!(
+                p.a.sink.is_empty(),
+                "{arms} {rule} {:?}",
+                p.a.sink.events.lock().unwrap()
+            );
         });
-        p.a.hca.save().unwrap();
-        assert_eq!(p.cq_a.poll().unwrap().wr_id, 1);
+    }
+    // An event that is held goes too.
+    each(|p| {
+        order(p.a, "event then hold 600s");
+        p.cq_a.arm(ArmKind::Next);
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+        wait_until("the event is held", || counts(p.a) == [(1, 1)]);
+        goes_on(p.a);
+        p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
+        p.cq_a.expect(1, WcStatus::Success);
     });
+}
+
+/// Another process goes on with the device.
+fn goes_on(vm: &Vm) {
+    let state = vm.hca.save().unwrap();
+    vm.hca.reset();
+    vm.hca.restore(&state).unwrap();
+    vm.hca.resume();
 }
 
 /// A completion that is lost never comes; those after it do.
@@ -636,7 +666,7 @@ fn a_link_flaps() {
         on_both_paths(|path| {
             let world = World::new(2, path);
             let p = &Pair::with(&world, options, options);
-            order(p.a, &format!("{event} then flap 20ms"));
+            order(p.a, &format!("{event} times 1 then flap 20ms"));
             p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
             p.cq_a.expect(1, WcStatus::Success);
             if event.starts_with("command") {

@@ -220,7 +220,7 @@ impl Qp {
         }
         let windows = state.windows.iter().copied().map(MwNumber::new);
         *qp.windows.lock() = windows.collect();
-        qp.restore_halves(hca, state, epoch)?;
+        qp.restore_halves(hca, life, state, epoch)?;
         qp.failure_requested
             .store(state.is_failing, Ordering::Release);
         qp.state.store(life.value(), Ordering::Release);

@@ -6,6 +6,7 @@ use dma::DmaView;
 use roce::saved::Epoch;
 use roce::work::RecvWr;
 use roce::{rc, uc, ud, Connection};
+use virtio_rdma_abi::ib::{QpState as Life, QpType};
 use virtio_rdma_abi::wqe::rq_wqe_size;
 
 use super::qp::QpState;
@@ -40,8 +41,14 @@ impl ReceiveState {
 }
 
 impl Qp {
-    /// Restores requester and responder of a new QP.
-    pub(super) fn restore_halves(&self, hca: &Hca, state: &QpState, epoch: Epoch) -> Result<()> {
+    /// Restores requester and responder of a new QP that goes to the state `life`.
+    pub(super) fn restore_halves(
+        &self,
+        hca: &Hca,
+        life: Life,
+        state: &QpState,
+        epoch: Epoch,
+    ) -> Result<()> {
         let view = hca.space.enter();
         let mut requester = self.requester.lock();
         let mut responder = self.responder.lock();
@@ -66,7 +73,17 @@ impl Qp {
         requester.connection = connection;
         self.restore_requester(hca, &view, &mut requester, state, epoch)?;
         let connection = requester.connection.as_ref();
-        self.restore_responder(hca, connection, &mut responder, state)
+        self.restore_responder(hca, connection, &mut responder, state)?;
+        let sends = requester.machine.is_some() || requester.sender.is_some();
+        let lacks = match life {
+            Life::Rts | Life::Sqd | Life::Sqe => !sends || responder.machine.is_none(),
+            Life::Rtr => responder.machine.is_none(),
+            Life::Reset | Life::Init | Life::Err => false,
+        };
+        if lacks {
+            return Err(self.undefined());
+        }
+        Ok(())
     }
 
     fn undefined(&self) -> Refusal {
@@ -171,14 +188,15 @@ impl Qp {
             Holder::Machine => (None, receive()),
         };
         responder.io.incoming = incoming;
+        let qp_type = self.init.qp_type;
         responder.machine = match (&state.machine, connection) {
-            (ResponderMachineState::Rc(state), Some(connection)) => {
+            (ResponderMachineState::Rc(state), Some(connection)) if qp_type == QpType::Rc => {
                 let attr = attr::responder(&set.attr);
                 let mut machine = rc::Responder::new(connection.clone(), attr);
                 machine.restore(state, held);
                 Some(ResponderMachine::Rc(machine))
             }
-            (ResponderMachineState::Uc(state), Some(connection)) => {
+            (ResponderMachineState::Uc(state), Some(connection)) if qp_type == QpType::Uc => {
                 let attr = attr::responder(&set.attr);
                 let mut machine = uc::Responder::new(connection.mtu, attr.rq_psn, attr.access);
                 machine.restore(state, held);
