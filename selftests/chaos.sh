@@ -11,7 +11,11 @@
 # Adds a rule to the scenario of a VM. There is one at a time.
 order() { on 0 daemon chaos "$1" --add "rule: $2"; }
 
-forget() { on 0 daemon chaos "$1" --remove rule; }
+# Checks that the rule has applied, and removes it.
+forget() {
+	on 0 daemon applied "$1" rule
+	on 0 daemon chaos "$1" --remove rule
+}
 
 counter() { cat "/sys/class/infiniband/$(device 1)/ports/1/hw_counters/$1"; }
 
@@ -164,7 +168,7 @@ test_packets() {
 # Messages of the connection manager that are lost are sent again.
 test_connection_manager() {
 	local case
-	for case in 1:REQ 2:REP 1:RTU 1:DREQ; do
+	for case in 1:REQ 2:REP 1:RTU 2:DREQ; do
 		order "${case%:*}" "cm ${case#*:} nth 1 then drop"
 		meet ucmatose "-b $peer -c 1 -C 2" "-s $peer -c 1 -C 2"
 		forget "${case%:*}"

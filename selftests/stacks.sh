@@ -4,7 +4,7 @@
 # Software that was not written for this device meets failures on order. Its reaction is told, one
 # line for each. A test fails if data is wrong, if a kernel complains, or if the software does not
 # work afterwards without a failure.
-# stacks: --path direct
+# stacks: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=ulp-lib.sh
@@ -39,7 +39,9 @@ meets_failures() {
 		began=$SECONDS status=0
 		"$2" >"$work/said" 2>&1 || status=$?
 		! grep -qiE 'mismatch|corrupt|differ' "$work/said" || fail "wrong data: $(cat "$work/said")"
-		printf '%s | %s | %s, %d s\n' "$1" "$failure" "$(outcome "$status")" \
+		applied=
+		on 0 daemon applied "$vm" rule || applied="not met: "
+		printf '%s | %s | %s%s, %d s\n' "$1" "$failure" "$applied" "$(outcome "$status")" \
 			$((SECONDS - began)) >>"$outcomes"
 		on 0 daemon chaos "$vm" --remove rule
 		"$3"
@@ -97,10 +99,11 @@ exchange_blocks() {
 # Waits until the kernel's client has a connection again.
 blocks_are_back() { until_ok 120 exchange_blocks >/dev/null 2>&1 || true; }
 
-# Without its completion event, the kernel waits for ever when it drains a QP: the event comes late
-# instead.
+# The server accesses the memory of the kernel's clients. Without its completion event, a kernel
+# waits for ever when it drains a QP: the event comes late instead.
 meets_failures_of_kernel() {
 	local blocks failures=("${failures[@]/event nth 3 then drop/event nth 3 then hold 5s}")
+	failures=("${failures[@]/2 access/1 access}")
 	"connect_$1"
 	blocks=$("file_of_$1")
 	dd if=/dev/urandom of="$work/data" bs=64k count=32 status=none

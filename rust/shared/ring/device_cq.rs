@@ -38,8 +38,8 @@ impl DeviceCq {
         }
     }
 
-    /// The device side of a ring, resumed from `state`. The next [`publish`](Self::publish) publishes
-    /// the CQEs that were pushed before.
+    /// The device side of a ring, resumed from `state`. The next [`publish`](Self::publish)
+    /// publishes the CQEs that were pushed before.
     pub const fn resumed(layout: RingLayout, state: &ArmLatchState) -> Self {
         // CAST: the low bits are the 32-bit position.
         let produced = state.position as u32;

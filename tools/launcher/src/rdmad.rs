@@ -14,6 +14,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
 
 use crate::ctl::{self, DAEMON};
 use crate::daemon_links::{DaemonLinks, Uplinks};
@@ -330,20 +331,21 @@ impl Daemons {
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
     /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon upgrade VM`
     /// replaces the running program by that at its path, `daemon stop VM` stops the engine,
-    /// `daemon continue VM` lets it continue, and `daemon chaos VM OPTION...` changes the rules of
-    /// the scenario of the VM's first port.
+    /// `daemon continue VM` lets it continue, `daemon chaos VM OPTION...` changes the rules of the
+    /// scenario of the VM's first port, and `daemon applied VM RULE` fails if this rule of it has
+    /// not applied.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let (act, vm, change) = match words[..] {
             ["daemon", act @ ("kill" | "crash" | "upgrade" | "stop" | "continue"), vm] => {
                 (act, vm, &[][..])
             }
-            ["daemon", act @ "chaos", vm, ref change @ ..] if !change.is_empty() => {
+            ["daemon", act @ ("chaos" | "applied"), vm, ref change @ ..] if !change.is_empty() => {
                 (act, vm, change)
             }
             _ => bail!(
                 "unknown command: the host knows only \"daemon kill|crash|upgrade|stop|continue \
-                 VM\" and \"daemon chaos VM OPTION...\""
+                 VM\", \"daemon chaos VM OPTION...\" and \"daemon applied VM RULE\""
             ),
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
@@ -359,6 +361,7 @@ impl Daemons {
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
             "continue" => kill_process(daemon.engine()?, Signal::CONT)?,
             "chaos" => daemon.control.change_rules(&name(vm, 1), change)?,
+            "applied" => daemon.control.has_applied(&name(vm, 1), change)?,
             _ => {
                 daemon.killed = true;
                 daemon.process.0.kill()?;
@@ -487,6 +490,20 @@ impl Control {
         let output = command.args(["chaos", port]).args(change).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}", said.trim());
+        Ok(())
+    }
+
+    /// Checks that rules of the scenario of a port have applied.
+    fn has_applied(&self, port: &str, rules: &[&str]) -> Result<()> {
+        let mut command = ctl::command(&self.program, &self.socket);
+        let output = command.args(["--json", "chaos", port]).output()?;
+        let reply: Value = serde_json::from_slice(&output.stdout).context("no list of rules")?;
+        for rule in rules {
+            let told = reply["rules"].as_array().into_iter().flatten();
+            let counts = told.filter(|told| told["name"] == *rule);
+            let applied: u64 = counts.filter_map(|told| told["applied"].as_u64()).sum();
+            ensure!(applied > 0, "rule {rule} of port {port} has not applied");
+        }
         Ok(())
     }
 

@@ -64,8 +64,8 @@ impl PacketsOnOrder {
         }
     }
 
-    /// Ends a turn. A delayed packet that too few others have followed is lost, since it would keep a
-    /// buffer of the port.
+    /// Ends a turn. A delayed packet that too few others have followed is lost, since it would keep
+    /// a buffer of the port.
     pub(super) fn end_turn(&mut self) {
         self.delayed = None;
     }
