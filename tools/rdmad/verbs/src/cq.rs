@@ -2,6 +2,7 @@
 
 //! Completion queues.
 
+mod held;
 mod on_order;
 mod saved;
 
@@ -17,12 +18,12 @@ use scheduler::shared::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::ib::{AsyncEvent, QpType};
 use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
-use self::on_order::Held;
+use self::held::Held;
 pub(crate) use self::saved::CqState;
 use crate::counters::Counter;
 use crate::details::{self, CqDetails};
@@ -30,7 +31,6 @@ use crate::error::{refusal, Reason, Result, What};
 use crate::event::EventSource;
 use crate::memory::{CompletionProducer, CompletionView, CqProgress, RingMem};
 use crate::moderation::{Moderation, Moderator};
-use crate::qp::Qp;
 use crate::turn::done;
 use crate::users::Users;
 use crate::Hca;
@@ -113,7 +113,7 @@ impl Cq {
 
     /// Writes CQEs of `completions` of a QP to the CQ and publishes them.
     #[inline]
-    fn complete(&self, hca: &Hca, view: &DmaView, qp: &Qp, completions: &[PendingCqe]) {
+    fn complete(&self, hca: &Hca, view: &DmaView, qp: OfQp, completions: &[PendingCqe]) {
         if hca.rules().has(Hook::Completion) {
             return self.complete_on_order(hca, view, qp, completions);
         }
@@ -320,12 +320,20 @@ struct PendingCqe {
     solicited: bool,
 }
 
+/// The QP whose work completes, as rules of a scenario name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OfQp {
+    /// The place among all QPs that the driver has created; 0 for the GSI QP.
+    pub order: u32,
+    pub service: QpType,
+}
+
 /// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
 /// consumer notified, once for each batch. The drop delivers the rest, while the half of the QP
 /// whose work completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
-    qp: &'a Qp,
+    qp: OfQp,
     hca: &'a Hca,
     view: &'a DmaView,
     waiting: RefCell<[PendingCqe; BATCH]>,
@@ -334,7 +342,7 @@ pub(crate) struct Completions<'a> {
 
 impl<'a> Completions<'a> {
     /// An empty batch of completions of `qp` to `cq`.
-    pub(crate) fn new(cq: &'a Cq, qp: &'a Qp, hca: &'a Hca, view: &'a DmaView) -> Self {
+    pub(crate) fn new(cq: &'a Cq, qp: OfQp, hca: &'a Hca, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,

@@ -125,7 +125,7 @@ impl Qp {
     }
 
     /// An event of the QP. `None` for the GSI QP, which belongs to the kernel.
-    pub(crate) fn event(&self) -> Option<Event> {
+    fn event(&self) -> Option<Event> {
         (self.init.order != 0).then(|| Event {
             qp: self.init.order,
             qpn: self.number.get(),

@@ -9,7 +9,8 @@ use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_ring::ArmLatchState;
 
-use super::{Cq, CqInner, Held, Life};
+use super::held::Held;
+use super::{Cq, CqInner, Life};
 use crate::error::{refusal, Reason, Result, What};
 use crate::memory::{CompletionProducer, LatchDef, RingMem, RingState};
 use crate::moderation::{Moderator, ModeratorState};

@@ -35,7 +35,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::config::BOOKKEEPING;
 use crate::counter_sets::Binding;
 use crate::counters::Counter;
-use crate::cq::Cq;
+use crate::cq::{Cq, OfQp};
 use crate::error::Result;
 use crate::event::{EventSource, QP_EVENTS};
 use crate::memory::{number_of, KeyFault, KeyUser, MwBind, QueueMem, VirtqueueMem};
@@ -381,6 +381,14 @@ impl Qp {
         let view = hca.space.enter();
         self.init.send_cq.let_go(hca, &view);
         self.init.recv_cq.let_go(hca, &view);
+    }
+
+    /// The QP, as the rules about completions name it.
+    fn of_qp(&self) -> OfQp {
+        OfQp {
+            order: self.init.order,
+            service: self.init.qp_type,
+        }
     }
 
     /// Makes the CQE of a work request of this QP. The reason for an error is its vendor error.
