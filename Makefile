@@ -64,6 +64,7 @@ help-all: help
 		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
 		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
 		'make fuzz-replay TARGET=NAME FILE=FILE   runs a target on what it failed on' \
+		'make fuzz-merge  adds the inputs that fuzzing has found to the corpora of the tree' \
 		'make fuzz-coverage   which lines of each parser the fuzz corpora reach; fails below 90 %' \
 		'make sanitize   unit tests under Address- and ThreadSanitizer; more than an hour' \
 		'make mutants    how many small changes of the code the tests notice: a sample; SEED=N draws another' \
@@ -76,7 +77,7 @@ help-all: help
 		'make bench-keep     later runs are compared with the last one' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make bundle     build/bundle as an archive; bundle-sources: what must be published beside it' \
-		'make module | provider | device | tools   one of them' \
+		'make module | kverbs | provider | device | tools   one of them' \
 		'make kernel-support KDIR=TREE   what a kernel tree lacks for module and machines' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
 		'make lint | unit | selftests              one part of check' \

@@ -304,6 +304,9 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
             let (_, before) = look()?;
             thread::sleep(Duration::from_millis(*time));
             let stuck = qps::stuck(before, look()?.1);
+            if matches!(&stuck, Reply::Qps(qps) if qps.is_empty()) {
+                eprintln!("no QP has work that stood still for {time} ms");
+            }
             (control::line(Ok(stuck.clone()))?, stuck)
         }
         command => ask(&args.socket, &command.request()?, &[])?,
