@@ -407,6 +407,7 @@ fn a_resumed_device_side_goes_on_where_the_old_one_was() {
         let resume = |device: &DeviceCq| DeviceCq::resumed(layout, &device.state());
         assert!(!complete(&mut device, &memory, 7, true), "not armed");
         let mut device = resume(&device);
+        assert!(!device.publish(&memory));
         assert_eq!(device.published(), start.wrapping_add(1));
         assert_eq!(poll(&mut driver, &memory), Some(7));
         assert_eq!(
@@ -421,6 +422,15 @@ fn a_resumed_device_side_goes_on_where_the_old_one_was() {
         for value in 8..=10 {
             assert_eq!(poll(&mut driver, &memory), Some(value));
         }
+        // A CQE that was pushed and not published comes with the event that is requested.
+        driver.event_received(&memory);
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        assert!(!device.publish(&memory));
+        device.push(&memory, &11u64.to_le_bytes(), false).unwrap();
+        let mut device = resume(&device);
+        assert_eq!(poll(&mut driver, &memory), None);
+        assert!(device.publish(&memory));
+        assert_eq!(poll(&mut driver, &memory), Some(11));
     }
 }
 

@@ -498,6 +498,7 @@ fn an_upgrade_lets_completions_go() {
                 let held = p.a.hca.cq_details(Some(p.cq_a.cqn))[0].held;
                 held.is_some()
             });
+            turn_ends(&p.qa);
             goes_on(p.a);
             p.cq_a.expect(1, WcStatus::Success);
             if arms && rule.is_empty() {
@@ -516,10 +517,16 @@ fn an_upgrade_lets_completions_go() {
         p.cq_a.arm(ArmKind::Next);
         p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
         wait_until("the event is held", || counts(p.a) == [(1, 1)]);
+        turn_ends(&p.qa);
         goes_on(p.a);
         p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
         p.cq_a.expect(1, WcStatus::Success);
     });
+}
+
+/// Waits for the end of the turn of a QP: the command needs its lock.
+fn turn_ends(qp: &Qp<'_>) {
+    qp.query();
 }
 
 /// Another process goes on with the device.
@@ -726,8 +733,8 @@ fn packets_are_damaged_doubled_and_delayed() {
 fn a_qp_falls_silent() {
     let world = World::new(2, PathPolicy::Wire);
     let ours = Options {
-        timeout: 8,
-        retry_cnt: 1,
+        timeout: 14,
+        retry_cnt: 2,
         ..Options::default()
     };
     let p = Pair::with(&world, ours, Options::default());
