@@ -3,7 +3,7 @@
 #
 # The stock programs of rdma-core and perftest run between two VMs.
 # testbed: --path direct
-# testbed: --path wire
+# more: --path wire
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
