@@ -4,11 +4,11 @@
 # Software that was not written for this device meets failures on order. Its reaction is told, one
 # line for each. A test fails if data is wrong, if a kernel complains, or if the software does not
 # work afterwards without a failure.
-# stacks: --path wire
-# shellcheck source-path=SCRIPTDIR source=lib.sh
-. "$(dirname "$0")/lib.sh"
-# shellcheck source=ulp-lib.sh
-. "$(dirname "$0")/ulp-lib.sh"
+# testbed: --path wire
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+# shellcheck source=../ulp-lib.sh
+. "$(dirname "$0")/../ulp-lib.sh"
 
 # VM and rule of each failure. VM 1 is the active side.
 failures=(
