@@ -40,7 +40,7 @@ impl Exchange<'_, '_, '_> {
         if self.offset == 0 {
             if self.reliable && self.responder.io.incoming.is_some() {
                 // An earlier requester on this connection left a message unfinished.
-                return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
+                return Err(self.refuse_request(RemoteFault::Invalid));
             }
             self.take()?;
         }
@@ -163,7 +163,7 @@ impl Exchange<'_, '_, '_> {
     pub(super) fn atomic(&mut self, remote: Remote, op: AtomicOp) -> Result<(), Stop> {
         self.admit_operation(AccessFlags::REMOTE_ATOMIC)?;
         if remote.va % u64::from(ATOMIC_SIZE) != 0 {
-            return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
+            return Err(self.refuse_request(RemoteFault::Invalid));
         }
         let original = self
             .receiver
@@ -181,7 +181,7 @@ impl Exchange<'_, '_, '_> {
     pub(super) fn atomic_write(&mut self, remote: Remote, data: [u8; 8]) -> Result<(), Stop> {
         self.admit_operation(AccessFlags::REMOTE_WRITE)?;
         if !self.has_room_for_answers() || remote.va % u64::from(ATOMIC_SIZE) != 0 {
-            return Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)));
+            return Err(self.refuse_request(RemoteFault::Invalid));
         }
         self.receiver
             .write_word(remote, data)
@@ -212,7 +212,7 @@ impl Exchange<'_, '_, '_> {
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
-            Some(_) => Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr))),
+            Some(_) => Err(self.refuse_request(RemoteFault::Invalid)),
         }
     }
 
@@ -249,12 +249,7 @@ impl Exchange<'_, '_, '_> {
     /// Checks, at the start of an operation, that the peer's QP permits one that needs `access`.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
         if let Some(fault) = self.receiver.qp.refused_on_order(self.receiver.hca, access) {
-            let (fault, event) = match fault {
-                RemoteFault::Access => (WcFault::PEER_ACCESS, AsyncEvent::QpAccessErr),
-                RemoteFault::Invalid => (WcFault::PEER_INVALID_REQUEST, AsyncEvent::QpReqErr),
-                RemoteFault::Operational => (WcFault::PEER_OPERATION, AsyncEvent::QpFatal),
-            };
-            return Err(self.refuse(fault, Some(event)));
+            return Err(self.refuse_request(fault));
         }
         let admitted = self.responder.machine.as_ref().is_some_and(|machine| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
@@ -264,7 +259,7 @@ impl Exchange<'_, '_, '_> {
         if admitted {
             Ok(())
         } else {
-            Err(self.refuse(WcFault::PEER_INVALID_REQUEST, Some(AsyncEvent::QpReqErr)))
+            Err(self.refuse_request(RemoteFault::Invalid))
         }
     }
 
@@ -314,10 +309,20 @@ impl Exchange<'_, '_, '_> {
                 if let Some(at) = self.wr.op.remote() {
                     self.receiver.refused_key(&self.responder.io, at, reason);
                 }
-                self.refuse(WcFault::PEER_ACCESS, Some(AsyncEvent::QpAccessErr))
+                self.refuse_request(RemoteFault::Access)
             }
-            Fault::Memory => self.refuse(WcFault::PEER_OPERATION, Some(AsyncEvent::QpFatal)),
+            Fault::Memory => self.refuse_request(RemoteFault::Operational),
         }
+    }
+
+    /// Makes the responder refuse the message with the event that tells of this fault.
+    fn refuse_request(&self, fault: RemoteFault) -> Stop {
+        let (fault, event) = match fault {
+            RemoteFault::Access => (WcFault::PEER_ACCESS, AsyncEvent::QpAccessErr),
+            RemoteFault::Invalid => (WcFault::PEER_INVALID_REQUEST, AsyncEvent::QpReqErr),
+            RemoteFault::Operational => (WcFault::PEER_OPERATION, AsyncEvent::QpFatal),
+        };
+        self.refuse(fault, Some(event))
     }
 
     /// Makes the responder refuse the message. On a reliable connection the responder goes to ERR
