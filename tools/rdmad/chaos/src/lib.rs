@@ -16,6 +16,7 @@ mod limit;
 mod port;
 mod rule;
 mod scenario;
+mod word;
 
 pub use self::cm::{attribute as cm_attribute, MadStart};
 pub use self::limit::Limit;

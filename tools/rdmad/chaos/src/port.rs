@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::ctrl::Command;
 
-use crate::rule::{Chance, Event, Hook, Rule, What, Word};
+use crate::rule::{Chance, Event, Hook, Rule, What};
 use crate::scenario::{Scenario, MAX_RULES};
+use crate::word::Word;
 
 /// The rules of a port and how often each has applied.
 ///
@@ -20,8 +21,8 @@ use crate::scenario::{Scenario, MAX_RULES};
 pub struct PortRules {
     /// Name of the port.
     port: String,
-    /// The [bits](Hook::bit) of the kinds of events that have rules. Commands also have that of
-    /// [`Hook::Command`] while a rule [awaits](Counted::next) the next one.
+    /// The [bits](Hook::bit) of the kinds of events that have rules. That of commands is also set
+    /// when a rule has applied, to note the next command.
     hooks: AtomicU16,
     rules: Mutex<Vec<Counted>>,
 }

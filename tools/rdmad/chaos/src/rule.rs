@@ -11,6 +11,7 @@ use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpType, WcStatus, WrOpcode};
 
 use crate::cm::CmMessage;
 use crate::limit::Limit;
+use crate::word::Word;
 
 /// A rule of a scenario. Its text, in which a scenario has it, is that of [`Display`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +207,7 @@ impl Hook {
         match self {
             Self::Command => numbered(|it: Command| it.value().into()),
             Self::Send => numbered(WrOpcode::value),
-            Self::Cm => numbered(|it: CmMessage| it.value().into()),
+            Self::Cm => numbered(CmMessage::number),
             Self::Access => {
                 let bits = AccessFlags::BITS.iter();
                 bits.filter(|(_, bit)| REMOTE.contains(*bit))
@@ -387,37 +388,6 @@ impl Count {
                 number >= from && to.is_none_or(|to| number <= to) && (number - from) % every == 0
             }
         }
-    }
-}
-
-/// Words of the ABI, as its specification spells them.
-macro_rules! words {
-    ($($type:ty)*) => {$(
-        impl Word for $type {
-            const ALL: &'static [Self] = <$type>::ALL;
-
-            fn word(self) -> &'static str {
-                // The names of the ABI are ASCII.
-                self.c_name().to_str().unwrap_or_default()
-            }
-        }
-    )*};
-}
-
-/// A value that the text of a rule names.
-pub(crate) trait Word: Copy + 'static {
-    const ALL: &'static [Self];
-
-    fn word(self) -> &'static str;
-}
-
-words! { Command WrOpcode Errno WcStatus AsyncEvent QpType }
-
-impl Word for Feature {
-    const ALL: &'static [Self] = Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.name()
     }
 }
 

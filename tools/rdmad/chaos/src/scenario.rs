@@ -10,7 +10,8 @@ use virtio_rdma_abi::ib::QpType;
 
 use crate::everything;
 use crate::limit::Limit;
-use crate::rule::{Chance, Count, Hook, Rule, What, When, Word, ANY};
+use crate::rule::{Chance, Count, Hook, Rule, What, When, ANY};
+use crate::word::Word;
 
 /// Maximum number of rules: each event is compared with all of them.
 pub(crate) const MAX_RULES: usize = 64;
@@ -364,9 +365,9 @@ fn effect(words: &mut Words<'_>, hook: Hook) -> Result<What, ScenarioError> {
         "lack" => What::Lack(words.word("a feature", Word::ALL)?),
         "limit" => {
             let limit: Limit = words.word("a limit", Word::ALL)?;
-            let wanted = format!("a number from {}", limit.least());
+            let wanted = format!("a number from {}", limit.number());
             let value = words.read(&wanted, |word| {
-                word.parse().ok().filter(|value| *value >= limit.least())
+                word.parse().ok().filter(|value| *value >= limit.number())
             })?;
             What::Limit(limit, value)
         }
@@ -468,7 +469,7 @@ mod tests {
             ),
             (when(Hook::Packet, None, None, None), What::Delay(3)),
             (
-                when(Hook::Cm, Some(CmMessage::Dreq.value().into()), None, None),
+                when(Hook::Cm, Some(CmMessage::Dreq.number()), None, None),
                 What::Drop,
             ),
             (
