@@ -336,11 +336,15 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
                 rule,
                 seen,
                 applied,
+                by_time,
                 next,
                 ..
             } in rules
             {
                 write!(to, "{rule}: applied to {applied} of {seen}")?;
+                if by_time {
+                    write!(to, " by time")?;
+                }
                 match next {
                     Some(next) => writeln!(to, ", {next}")?,
                     None => writeln!(to)?,

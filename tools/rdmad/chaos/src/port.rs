@@ -34,6 +34,8 @@ struct Counted {
     seen: u64,
     /// Number of events to which the rule has applied.
     applied: u64,
+    /// When the first of these events was, if the rule asks for the time.
+    first: Option<Instant>,
     /// When the rule applied last, and the first command since.
     last: Option<(Instant, Option<(Command, Duration)>)>,
 }
@@ -48,6 +50,8 @@ pub struct RuleCounts {
     pub seen: u64,
     /// Number of events to which the rule has applied.
     pub applied: u64,
+    /// Whether the choice depends on time, so that the same program may meet other failures.
+    pub by_time: bool,
     /// The driver's reaction; `None` if the rule has not applied in this process.
     pub next: Option<Next>,
 }
@@ -73,7 +77,13 @@ impl Display for Next {
 
 /// The state of a rule, from which another process goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RuleState(String, u64, u64);
+pub struct RuleState {
+    rule: String,
+    seen: u64,
+    applied: u64,
+    /// Milliseconds since the first event, if the rule asks for the time.
+    age: Option<u64>,
+}
 
 /// A rule that applies to an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,6 +178,7 @@ impl PortRules {
             rule: counted.rule.to_string(),
             seen: counted.seen,
             applied: counted.applied,
+            by_time: !counted.rule.time.is_all(),
             next: counted.next(),
         });
         counts.collect()
@@ -176,23 +187,26 @@ impl PortRules {
     /// The state of all rules.
     pub fn save(&self) -> Vec<RuleState> {
         let rules = self.rules.lock();
-        let state = |Counted {
-                         rule,
-                         seen,
-                         applied,
-                         ..
-                     }: &Counted| RuleState(rule.to_string(), *seen, *applied);
+        let state = |counted: &Counted| RuleState {
+            rule: counted.rule.to_string(),
+            seen: counted.seen,
+            applied: counted.applied,
+            age: counted.first.map(|first| millis(first.elapsed())),
+        };
         rules.iter().map(state).collect()
     }
 
     /// Replaces all rules by those of another process. `None` if one of them is none.
     pub fn restore(&self, states: &[RuleState]) -> Option<()> {
-        let restored = |RuleState(text, seen, applied): &RuleState| {
-            let rule = text.parse::<Scenario>().ok()?.0.pop()?;
+        let now = Instant::now();
+        let restored = |state: &RuleState| {
+            let rule = state.rule.parse::<Scenario>().ok()?.0.pop()?;
+            let first = |age| now.checked_sub(Duration::from_millis(age));
             Some(Counted {
                 rule,
-                seen: *seen,
-                applied: *applied,
+                seen: state.seen,
+                applied: state.applied,
+                first: state.age.and_then(first),
                 last: None,
             })
         };
@@ -258,11 +272,12 @@ impl PortRules {
                 continue;
             }
             counted.seen += 1;
+            let is_now = counted.is_now();
             let Counted { rule, applied, .. } = counted;
             let is_left = rule.times.is_none_or(|times| *applied < times);
             let hits = |chance: Chance| chance.hits(&rule.name, counted.seen);
             let is_chosen = rule.count.has(counted.seen) && rule.chance.is_none_or(hits);
-            if chosen.is_none() && is_left && is_chosen {
+            if chosen.is_none() && is_left && is_chosen && is_now {
                 *applied += 1;
                 counted.last = Some((Instant::now(), None));
                 chosen = Some(Applied {
@@ -300,6 +315,15 @@ impl Counted {
         self.rule.when.hook.bit() | if waits { Hook::Command.bit() } else { 0 }
     }
 
+    /// Whether events fail now. An event that the rule is about happens.
+    fn is_now(&mut self) -> bool {
+        let Rule { time, .. } = self.rule;
+        time.is_all() || {
+            let first = self.first.get_or_insert_with(Instant::now);
+            time.has(first.elapsed())
+        }
+    }
+
     fn next(&self) -> Option<Next> {
         let (applied, next) = self.last?;
         let (command, after) = match next {
@@ -308,9 +332,13 @@ impl Counted {
         };
         Some(Next {
             command,
-            after: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+            after: millis(after),
         })
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl From<Rule> for Counted {
@@ -321,6 +349,7 @@ impl From<Rule> for Counted {
             rule,
             seen: begun,
             applied: begun,
+            first: None,
             last: None,
         }
     }
@@ -480,7 +509,31 @@ mod tests {
         after.restore(&before.save()).unwrap();
         assert_eq!(sends(&after, 2), ["x", "-"]);
         assert!(after.command(Command::CreateQp).is_none());
-        let damaged = RuleState("x: sent".to_owned(), 0, 0);
-        assert!(after.restore(&[damaged]).is_none());
+        let mut damaged = before.save();
+        damaged[0].rule = "x: sent".to_owned();
+        assert!(after.restore(&damaged).is_none());
+    }
+
+    #[test]
+    fn a_time_begins_with_the_first_event() {
+        let before = rules(
+            "late: send any since 90s until 900s then fail REM_OP_ERR\n\
+             early: send any until 90s then fail REM_OP_ERR\n",
+        );
+        assert_eq!(sends(&before, 2), ["early", "early"]);
+        assert!(before.list().iter().all(|rule| rule.by_time));
+        // Another process goes on with the time.
+        let after = rules("");
+        let after_seconds = |seconds: u64| {
+            let mut states = before.save();
+            for RuleState { age, .. } in &mut states {
+                *age = age.map(|age| age + 1000 * seconds);
+            }
+            after.restore(&states).unwrap();
+            sends(&after, 1)
+        };
+        assert_eq!(after_seconds(0), ["early"]);
+        assert_eq!(after_seconds(90), ["late"]);
+        assert_eq!(after_seconds(900), ["-"]);
     }
 }

@@ -3,6 +3,7 @@
 //! A rule: when something fails, and how.
 
 use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::{Command, Errno};
@@ -26,6 +27,8 @@ pub struct Rule {
     pub(crate) chance: Option<Chance>,
     /// How many events fail at most.
     pub(crate) times: Option<u64>,
+    /// The time in which events fail, from the first event on.
+    pub(crate) time: Time,
     /// The rule that must have applied before.
     pub(crate) after: Option<String>,
     pub what: What,
@@ -43,8 +46,12 @@ pub struct When {
     pub(crate) qpn: Option<u32>,
     /// The service of the QP; `None` for any.
     pub(crate) service: Option<QpType>,
+    /// The address of the peer of the QP; `None` for any.
+    pub(crate) peer: Option<IpAddr>,
     /// The CQ, by its [order](Event::cq); `None` for any.
     pub(crate) cq: Option<u32>,
+    /// The MR, by its [order](Event::mr); `None` for any.
+    pub(crate) mr: Option<u32>,
 }
 
 /// A kind of events.
@@ -79,8 +86,12 @@ pub struct Event {
     pub qpn: u32,
     /// The service of its QP; `None` without a QP.
     pub service: Option<QpType>,
+    /// The address of the QP's peer; `None` without a connection.
+    pub peer: Option<IpAddr>,
     /// The order of its CQ among all CQs that the driver has created, from 1; 0 for none.
     pub cq: u32,
+    /// The order of its MR among all that the driver has registered, from 1; 0 for none.
+    pub mr: u32,
     /// Its number among the [named](Hook::names) events.
     pub of: u32,
     /// Whether its QP has an SRQ.
@@ -97,6 +108,13 @@ pub(crate) enum Count {
         to: Option<u64>,
         every: u64,
     },
+}
+
+/// A part of the time since the first event that a rule is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Time {
+    pub since: Option<Duration>,
+    pub until: Option<Duration>,
 }
 
 /// The part of events that fail, in millionths. The choice depends on their numbers and the
@@ -241,6 +259,11 @@ impl Hook {
         matches!(self, Self::Completion | Self::Event)
     }
 
+    /// Whether rules may name an MR.
+    pub(crate) const fn has_mr(self) -> bool {
+        matches!(self, Self::Access)
+    }
+
     /// The effects that rules may have.
     pub(crate) const fn effects(self) -> &'static [&'static str] {
         match self {
@@ -332,7 +355,9 @@ impl Rule {
             qp,
             qpn,
             service,
+            peer,
             cq,
+            mr,
         } = self.when;
         let is_of = |of: u32| match hook {
             Hook::Access => event.of & of != 0,
@@ -347,7 +372,9 @@ impl Rule {
             && qp.is_none_or(|qp| qp == event.qp)
             && qpn.is_none_or(|qpn| qpn == event.qpn)
             && service.is_none_or(|service| Some(service) == event.service)
+            && peer.is_none_or(|peer| Some(peer) == event.peer)
             && cq.is_none_or(|cq| cq == event.cq)
+            && mr.is_none_or(|mr| mr == event.mr)
             && (event.has_srq || !needs_srq)
     }
 }
@@ -379,6 +406,17 @@ impl Display for Chance {
     }
 }
 
+impl Time {
+    pub(crate) fn is_all(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether events fail at this time after the first one.
+    pub(crate) fn has(self, age: Duration) -> bool {
+        self.since.is_none_or(|since| age >= since) && self.until.is_none_or(|until| age < until)
+    }
+}
+
 impl Count {
     /// Whether the event with this number is one of them.
     pub(crate) fn has(self, number: u64) -> bool {
@@ -407,13 +445,20 @@ impl Display for When {
             let name = names.iter().find(|(_, number)| Some(*number) == self.of);
             write!(f, " {}", name.map_or(ANY, |(name, _)| name))?;
         }
-        for (word, number) in [("qp", self.qp), ("qpn", self.qpn), ("cq", self.cq)] {
+        for (word, number) in [
+            ("qp", self.qp),
+            ("qpn", self.qpn),
+            ("cq", self.cq),
+            ("mr", self.mr),
+        ] {
             if let Some(number) = number {
                 write!(f, " {word} {number}")?;
             }
         }
-        self.service
-            .map_or(Ok(()), |service| write!(f, " service {}", service.word()))
+        if let Some(service) = self.service {
+            write!(f, " service {}", service.word())?;
+        }
+        self.peer.map_or(Ok(()), |peer| write!(f, " peer {peer}"))
     }
 }
 
@@ -465,6 +510,11 @@ impl Display for Rule {
         }
         if let Some(times) = self.times {
             write!(f, " times {times}")?;
+        }
+        for (word, time) in [("since", self.time.since), ("until", self.time.until)] {
+            if let Some(time) = time {
+                write!(f, " {word} {}ms", time.as_millis())?;
+            }
         }
         if let Some(after) = &self.after {
             write!(f, " after {after}")?;

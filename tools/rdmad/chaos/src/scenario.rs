@@ -10,18 +10,20 @@ use virtio_rdma_abi::ib::QpType;
 
 use crate::everything;
 use crate::limit::Limit;
-use crate::rule::{Chance, Count, Hook, Rule, What, When, ANY};
+use crate::rule::{Chance, Count, Hook, Rule, Time, What, When, ANY};
 use crate::word::Word;
 
 /// Maximum number of rules: each event is compared with all of them.
 pub(crate) const MAX_RULES: usize = 64;
 /// The words before "then" that all rules about events may have.
-const SELECTORS: &str = "port, nth, from, to, every, chance, times, after";
+const SELECTORS: &str = "port, nth, from, to, every, chance, times, since, until, after";
 /// The longest pause that a rule may order. The driver waits for a minute, and commands of one
 /// driver wait for each other. A daemon with a paused command can't be upgraded.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The longest time for which a rule may hold completions or take the link down.
 const MAX_HOLD: Duration = Duration::from_secs(600);
+/// The latest time after the first event of which a rule may speak.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The largest number of packets that may overtake one by a rule.
 const MAX_DELAY: u8 = 100;
 /// Maximum length of the names of rules and ports in bytes.
@@ -271,7 +273,8 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
     })?;
     let of = words.named(hook)?;
     let (mut port, mut after, mut chance) = (None, None, None);
-    let (mut qp, mut qpn, mut service, mut cq) = (None, None, None, None);
+    let (mut qp, mut qpn, mut service, mut peer) = (None, None, None, None);
+    let (mut cq, mut mr, mut time) = (None, None, Time::default());
     let (mut nth, mut from, mut to, mut every, mut times) = (None, None, None, None, None);
     let counts = hook != Hook::Device;
     loop {
@@ -286,17 +289,24 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             "chance" if counts => once(&mut words, &mut chance, |words| {
                 words.read("a part of events, such as 0.5%", Chance::parse)
             })?,
+            "since" if counts => once(&mut words, &mut time.since, |words| words.time(MAX_AGE))?,
+            "until" if counts => once(&mut words, &mut time.until, |words| words.time(MAX_AGE))?,
             "qp" if hook.has_qp() => once(&mut words, &mut qp, Words::order)?,
             "qpn" if hook.has_qp() => once(&mut words, &mut qpn, Words::order)?,
             "service" if hook.has_qp() => once(&mut words, &mut service, |words| {
                 words.word("a service", &[QpType::Rc, QpType::Uc, QpType::Ud])
             })?,
+            "peer" if hook.has_qp() => once(&mut words, &mut peer, |words| {
+                words.read("an IP address", |word| word.parse().ok())
+            })?,
             "cq" if hook.has_cq() => once(&mut words, &mut cq, Words::order)?,
+            "mr" if hook.has_mr() => once(&mut words, &mut mr, Words::order)?,
             "then" => break,
             _ => {
                 let objects = [
-                    ("qp, qpn, service, ", hook.has_qp()),
+                    ("qp, qpn, service, peer, ", hook.has_qp()),
                     ("cq, ", hook.has_cq()),
+                    ("mr, ", hook.has_mr()),
                 ];
                 let objects = objects.into_iter().filter(|(_, has)| *has);
                 let objects: String = objects.map(|(word, _)| word).collect();
@@ -318,6 +328,9 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             every: every.unwrap_or(1),
         },
     };
+    if time.until <= time.since && time.until.is_some() {
+        return words.mistake("the last time is not after the first one");
+    }
     words.skip();
     let what = effect(&mut words, hook)?;
     if !words.rest.is_empty() {
@@ -332,11 +345,14 @@ fn rule(mut words: Words<'_>) -> Result<Rule, ScenarioError> {
             qp,
             qpn,
             service,
+            peer,
             cq,
+            mr,
         },
         count,
         chance,
         times,
+        time,
         after,
         what,
     })
@@ -411,7 +427,9 @@ mod tests {
             device port b then limit max_sge 2\n\
             device then lack srq\n\
             send any every 9 then flap 300ms\n\
-            receive qpn 77 service UD chance 0.5% then withhold\n"
+            access any mr 2 since 2s until 1500s then fail REM_OP_ERR\n\
+            send any peer fe80::7 until 20ms then fail REM_OP_ERR\n\
+            receive qpn 77 service UD peer 10.0.0.2 chance 0.5% then withhold\n"
             .parse()
             .unwrap();
         let [reg, send, slow, none, short, lost, event, crash, rest @ ..] = &scenario.0[..] else {
@@ -423,7 +441,9 @@ mod tests {
             qp,
             qpn: None,
             service: None,
+            peer: None,
             cq,
+            mr: None,
         };
         let of = Some(Command::RegUserMr.value().into());
         assert_eq!(reg.when, when(Hook::Command, of, None, None));
@@ -485,13 +505,26 @@ mod tests {
                 What::Flap(Duration::from_millis(300)),
             ),
         ];
-        let [rest @ .., some] = rest else {
+        let [rest @ .., of_mr, of_peer, some] = rest else {
             panic!("{rest:?}");
         };
         let rest: Vec<_> = rest.iter().map(|rule| (rule.when, rule.what)).collect();
         assert_eq!(rest, expected);
-        let When { qpn, service, .. } = some.when;
+        let When {
+            qpn, service, peer, ..
+        } = some.when;
         assert_eq!((qpn, service), (Some(77), Some(QpType::Ud)));
+        assert_eq!(peer, "10.0.0.2".parse().ok());
+        assert_eq!((of_mr.when.mr, of_mr.when.qp), (Some(2), None));
+        assert_eq!(of_peer.when.peer, "fe80::7".parse().ok());
+        for (rule, ages) in [(of_mr, [2000, 1_499_999]), (of_peer, [0, 19])] {
+            let has = |age| rule.time.has(Duration::from_millis(age));
+            assert!(ages.into_iter().all(has), "{rule}");
+            assert!(
+                !has(ages[1] + 1) && !ages[0].checked_sub(1).is_some_and(has),
+                "{rule}"
+            );
+        }
         assert_eq!(some.chance, Chance::parse("0.5%"));
         for rule in &scenario.0 {
             let again: Scenario = rule.to_string().parse().unwrap();
@@ -559,6 +592,18 @@ mod tests {
                 "\"hold\" is not fail, raise",
             ),
             ("event qp 1", (1, 7), "\"qp\" is not cq, port"),
+            (
+                "send any mr 1",
+                (1, 10),
+                "\"mr\" is not qp, qpn, service, peer, port",
+            ),
+            ("send any peer vm2", (1, 15), "\"vm2\" is not an IP address"),
+            (
+                "send any since 2s until 2s then",
+                (1, 28),
+                "not after the first",
+            ),
+            ("send any until 86401s", (1, 16), "a time of at most 86400s"),
             ("send any chance 101%", (1, 17), "such as 0.5%"),
             ("send any service GSI", (1, 18), "a service: RC, UC, UD"),
             ("device nth 1", (1, 8), "\"nth\" is not port or then"),

@@ -171,9 +171,9 @@ pub trait ResponderEnv: Output {
     /// returned and `drain` does not return.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
     /// Called when a new request for memory begins, before its other checks. Refuses the request if
-    /// it returns an error. `access` are the rights that it needs.
-    fn begin(&mut self, access: AccessFlags) -> Result<(), RemoteFault> {
-        let _ = access;
+    /// it returns an error. `access` are the rights that it needs to the memory of `rkey`.
+    fn begin(&mut self, rkey: u32, access: AccessFlags) -> Result<(), RemoteFault> {
+        let _ = (rkey, access);
         Ok(())
     }
     /// Checks whether the peer may access `len` bytes at `at`. `access` is `REMOTE_WRITE` or

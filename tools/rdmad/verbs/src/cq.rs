@@ -113,9 +113,9 @@ impl Cq {
 
     /// Writes CQEs of `completions` of a QP to the CQ and publishes them.
     #[inline]
-    fn complete(&self, hca: &Hca, view: &DmaView, qp: OfQp, completions: &[PendingCqe]) {
+    fn complete(&self, hca: &Hca, view: &DmaView, completions: &[PendingCqe]) {
         if hca.rules().has(Hook::Completion) {
-            return self.complete_on_order(hca, view, qp, completions);
+            return self.complete_on_order(hca, view, completions);
         }
         // At most `BATCH`, so the cast does not truncate.
         let added = completions.len() as u32;
@@ -320,20 +320,11 @@ struct PendingCqe {
     solicited: bool,
 }
 
-/// The QP whose work completes, as rules of a scenario name it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OfQp {
-    /// The place among all QPs that the driver has created; 0 for the GSI QP.
-    pub order: u32,
-    pub service: QpType,
-}
-
 /// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
 /// consumer notified, once for each batch. The drop delivers the rest, while the half of the QP
 /// whose work completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
-    qp: OfQp,
     hca: &'a Hca,
     view: &'a DmaView,
     waiting: RefCell<[PendingCqe; BATCH]>,
@@ -341,15 +332,14 @@ pub(crate) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// An empty batch of completions of `qp` to `cq`.
-    pub(crate) fn new(cq: &'a Cq, qp: OfQp, hca: &'a Hca, view: &'a DmaView) -> Self {
+    /// An empty batch of completions of a QP to `cq`.
+    pub(crate) fn new(cq: &'a Cq, hca: &'a Hca, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,
         };
         Self {
             cq,
-            qp,
             hca,
             view,
             waiting: RefCell::new([none; BATCH]),
@@ -375,7 +365,7 @@ impl<'a> Completions<'a> {
         let count = self.count.take();
         if count > 0 {
             let waiting = &self.waiting.borrow()[..count];
-            self.cq.complete(self.hca, self.view, self.qp, waiting);
+            self.cq.complete(self.hca, self.view, waiting);
         }
     }
 }

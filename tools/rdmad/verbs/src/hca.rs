@@ -260,6 +260,7 @@ impl Hca {
         self.objects.deadlines.forget_link(self);
         self.created_qps.store(0, Ordering::Relaxed);
         self.created_cqs.store(0, Ordering::Relaxed);
+        self.objects.mrs.registered.store(0, Ordering::Relaxed);
         self.assigned_virtqueues.mark_all_reset();
         *self.failure.lock() = None;
         self.failed.store(false, Ordering::Release);

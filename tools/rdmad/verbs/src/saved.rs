@@ -44,6 +44,8 @@ struct HcaState {
     /// Number of QPs that the driver has created.
     created_qps: u32,
     created_cqs: u32,
+    /// Number of MRs that the driver has registered.
+    registered_mrs: u32,
     /// The rules of the scenario, with their counts.
     rules: Vec<RuleState>,
     counters: Vec<u64>,
@@ -80,7 +82,7 @@ impl From<Refusal> for RestoreError {
 
 impl Hca {
     /// Version of the state: of all structures of which it consists.
-    pub const FORMAT: u32 = 3;
+    pub const FORMAT: u32 = 4;
 
     /// The state of the HCA. No worker may give the HCA a turn meanwhile.
     ///
@@ -116,6 +118,7 @@ impl Hca {
             ),
             created_qps: self.created_qps.load(Ordering::Relaxed),
             created_cqs: self.created_cqs.load(Ordering::Relaxed),
+            registered_mrs: objects.mrs.registered.load(Ordering::Relaxed),
             rules: self.rules().save(),
             counters: self.counters.save(),
             counter_sets: objects.counter_sets.save(),
@@ -183,6 +186,10 @@ impl Hca {
         self.violations.qkey.store(qkey, Ordering::Relaxed);
         self.created_qps.store(state.created_qps, Ordering::Relaxed);
         self.created_cqs.store(state.created_cqs, Ordering::Relaxed);
+        objects
+            .mrs
+            .registered
+            .store(state.registered_mrs, Ordering::Relaxed);
         let restored = self.rules().restore(&state.rules);
         restored.ok_or_else(|| refusal(Reason::Undefined, What::Command, 0u8))?;
         self.counters.restore(&state.counters);

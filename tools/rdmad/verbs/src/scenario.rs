@@ -119,17 +119,28 @@ impl Qp {
                 ..self.event()?
             })
         };
+        self.ordered_for(hca, hook, event)
+    }
+
+    #[inline]
+    fn ordered_for(
+        &self,
+        hca: &Hca,
+        hook: Hook,
+        event: impl FnOnce() -> Option<Event>,
+    ) -> Option<Applied> {
         let applied = hca.rules().event(hook, event)?;
         hca.note_applied(self.number.get(), &applied);
         Some(applied)
     }
 
     /// An event of the QP. `None` for the GSI QP, which belongs to the kernel.
-    fn event(&self) -> Option<Event> {
+    pub(crate) fn event(&self) -> Option<Event> {
         (self.init.order != 0).then(|| Event {
             qp: self.init.order,
             qpn: self.number.get(),
             service: Some(self.init.qp_type),
+            peer: self.summary.address(),
             has_srq: self.init.srq.is_some(),
             ..Event::default()
         })
@@ -201,10 +212,22 @@ impl Qp {
         }
     }
 
-    /// Why a rule refuses a request of the peer that needs `access` to memory.
+    /// Why a rule refuses a request of the peer that needs `access` to the memory of `rkey`.
     #[inline]
-    pub(crate) fn refused_on_order(&self, hca: &Hca, access: AccessFlags) -> Option<RemoteFault> {
-        let applied = self.ordered(hca, Hook::Access, || access.0)?;
+    pub(crate) fn refused_on_order(
+        &self,
+        hca: &Hca,
+        rkey: u32,
+        access: AccessFlags,
+    ) -> Option<RemoteFault> {
+        let event = || {
+            Some(Event {
+                of: access.0,
+                mr: hca.objects.mrs.order(rkey),
+                ..self.event()?
+            })
+        };
+        let applied = self.ordered_for(hca, Hook::Access, event)?;
         Some(match applied.what {
             Effect::Fail(WcStatus::RemAccessErr) => RemoteFault::Access,
             Effect::Fail(WcStatus::RemInvReqErr) => RemoteFault::Invalid,

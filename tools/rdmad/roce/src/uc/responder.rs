@@ -213,7 +213,7 @@ impl<R> Responder<R> {
         let position = part.position();
         let (reth, received) = match (self.message.take(), part.reth()) {
             (None, Some(reth)) => {
-                env.begin(AccessFlags::REMOTE_WRITE)?;
+                env.begin(reth.rkey, AccessFlags::REMOTE_WRITE)?;
                 self.admit(reth, env)?;
                 (reth, 0)
             }

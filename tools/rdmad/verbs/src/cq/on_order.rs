@@ -8,28 +8,20 @@ use dma::DmaView;
 use virtio_rdma_abi::ib::GSI_QPN;
 
 use super::held::Held;
-use super::{Cq, CqInner, Life, OfQp, PendingCqe};
+use super::{Cq, CqInner, Life, PendingCqe};
 use crate::moderation::Due;
 use crate::Hca;
 
 impl Cq {
     /// Like [`complete`](Self::complete), if there are rules about completions.
     #[cold]
-    pub(super) fn complete_on_order(
-        &self,
-        hca: &Hca,
-        view: &DmaView,
-        qp: OfQp,
-        completions: &[PendingCqe],
-    ) {
+    pub(super) fn complete_on_order(&self, hca: &Hca, view: &DmaView, completions: &[PendingCqe]) {
         for completion in completions {
             let event = || {
-                (qp.order != 0).then(|| Event {
-                    qp: qp.order,
-                    qpn: completion.cqe.qp_num.get(),
-                    service: Some(qp.service),
+                let qp = hca.objects.qps.get(completion.cqe.qp_num)?;
+                Some(Event {
                     cq: self.order,
-                    ..Event::default()
+                    ..qp.event()?
                 })
             };
             let applied = hca.rules().event(Hook::Completion, event);

@@ -161,7 +161,7 @@ impl Exchange<'_, '_, '_> {
 
     /// Atomic operation.
     pub(super) fn atomic(&mut self, remote: Remote, op: AtomicOp) -> Result<(), Stop> {
-        self.admit_operation(AccessFlags::REMOTE_ATOMIC)?;
+        self.admit_operation(remote.rkey, AccessFlags::REMOTE_ATOMIC)?;
         if remote.va % u64::from(ATOMIC_SIZE) != 0 {
             return Err(self.refuse_request(RemoteFault::Invalid));
         }
@@ -179,7 +179,7 @@ impl Exchange<'_, '_, '_> {
     }
 
     pub(super) fn atomic_write(&mut self, remote: Remote, data: [u8; 8]) -> Result<(), Stop> {
-        self.admit_operation(AccessFlags::REMOTE_WRITE)?;
+        self.admit_operation(remote.rkey, AccessFlags::REMOTE_WRITE)?;
         if !self.has_room_for_answers() || remote.va % u64::from(ATOMIC_SIZE) != 0 {
             return Err(self.refuse_request(RemoteFault::Invalid));
         }
@@ -189,7 +189,7 @@ impl Exchange<'_, '_, '_> {
     }
 
     pub(super) fn flush(&mut self, flush: &FlushOp) -> Result<(), Stop> {
-        self.admit_operation(flush.access())?;
+        self.admit_operation(flush.remote.rkey, flush.access())?;
         self.receiver
             .place(flush)
             .map_err(|fault| self.refuse_access(fault))
@@ -233,7 +233,7 @@ impl Exchange<'_, '_, '_> {
         if self.offset > 0 {
             return Ok(());
         }
-        self.admit_operation(access)?;
+        self.admit_operation(remote.rkey, access)?;
         // In an empty range no address can be invalid (IBTA 9.7.4.1.3).
         let memory = self.receiver.memory();
         let length = self.wr.length.into();
@@ -246,9 +246,11 @@ impl Exchange<'_, '_, '_> {
             .map_err(|fault| self.refuse_access(fault.into()))
     }
 
-    /// Checks, at the start of an operation, that the peer's QP permits one that needs `access`.
-    fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
-        if let Some(fault) = self.receiver.qp.refused_on_order(self.receiver.hca, access) {
+    /// Checks, at the start of an operation, that the peer's QP permits one that needs `access` to
+    /// the memory of `rkey`.
+    fn admit_operation(&self, rkey: u32, access: AccessFlags) -> Result<(), Stop> {
+        let to = &self.receiver;
+        if let Some(fault) = to.qp.refused_on_order(to.hca, rkey, access) {
             return Err(self.refuse_request(fault));
         }
         let admitted = self.responder.machine.as_ref().is_some_and(|machine| {

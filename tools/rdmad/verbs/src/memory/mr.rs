@@ -6,7 +6,7 @@ mod saved;
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, MemoryBudget};
@@ -87,6 +87,8 @@ impl<N: Number> Variants<N> {
 #[derive(Debug)]
 pub(crate) struct Mr {
     number: MrNumber,
+    /// The position among all MRs that the driver has registered, from 1; 0 for all memory.
+    order: u32,
     pd: PdUse,
     kind: MrKind,
     /// Charge for the pages. A replacement that keeps the pages also keeps their charge.
@@ -141,6 +143,9 @@ pub(crate) struct MrTable {
     cache: MrCache,
     windows: WindowTable,
     variants: Variants<MrNumber>,
+    /// Number of MRs that the driver has registered since the last reset, without those of all
+    /// memory.
+    pub(crate) registered: AtomicU32,
     /// The limit of pages of all MRs together, as a budget.
     pages: MemoryBudget,
     /// Memory that the HCA may allocate.
@@ -169,6 +174,7 @@ impl MrTable {
             table: Table::new(secret, 1..max_mr + 1),
             cache: MrCache::new(max_mr + 1),
             variants: Variants::new(secret, 0..max_mr + 1),
+            registered: AtomicU32::new(0),
             // The numbers of windows are above those of MRs, so a key shows whether it is of an MR
             // or of a window.
             windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
@@ -203,7 +209,7 @@ impl MrTable {
         let region = Region::new(key, access, base, Arc::new(pages));
         let flat = region.flat(pd.number());
         let kind = MrKind::Fixed(Arc::new(region));
-        let number = Self::make(reserved, pd, kind, charge);
+        let number = self.make(reserved, pd, kind, charge);
         // The cache entry is empty and may be filled: no worker uses the previous MR with this
         // number any more.
         if let Some(flat) = flat {
@@ -224,7 +230,7 @@ impl MrTable {
         let maps = self.budget.part(maps * PageMap::longest(max_pages))?;
         let (reserved, key) = self.reserve()?;
         let kind = MrKind::Fast(FastMr::new(max_pages, maps));
-        Ok((Self::make(reserved, pd, kind, charge), key))
+        Ok((self.make(reserved, pd, kind, charge), key))
     }
 
     /// Calls `visit` with MR `number`. If that fails, the reason is the MR.
@@ -247,14 +253,23 @@ impl MrTable {
     }
 
     fn make(
+        &self,
         reserved: Reserved<'_, MrNumber, Mr>,
         pd: PdUse,
         kind: MrKind,
         charge: MrCharge,
     ) -> MrNumber {
         let number = reserved.number();
+        let order = match &kind {
+            MrKind::Fixed(region) if region.pages().is_identity() => 0,
+            _ => self
+                .registered
+                .fetch_add(1, Ordering::Relaxed)
+                .saturating_add(1),
+        };
         reserved.insert(Arc::new(Mr {
             number,
+            order,
             pd,
             kind,
             charge: Arc::new(charge),
@@ -371,6 +386,7 @@ impl MrTable {
         let charge = charge.map_or_else(|| old.charge.clone(), Arc::new);
         let new = Mr {
             number,
+            order: old.order,
             pd,
             kind: MrKind::Fixed(Arc::new(region)),
             charge,
@@ -434,6 +450,12 @@ impl MrTable {
     /// MR `number`.
     pub(super) fn find(&self, number: MrNumber) -> Result<Arc<Mr>> {
         self.table.find(What::Mrn, number)
+    }
+
+    /// The order of the MR that `key` names; 0 if there is none.
+    pub(crate) fn order(&self, key: u32) -> u32 {
+        let order = self.table.with(number_of(key), |mr| mr.order);
+        order.unwrap_or(0)
     }
 
     /// Number of MRs.

@@ -145,6 +145,11 @@ impl PageMap {
         })
     }
 
+    /// Whether this is all of DMA space.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.page_shift == 0
+    }
+
     /// Bytes of the longest map of `npages` pages.
     pub(crate) fn longest(npages: u32) -> u64 {
         (u64::from(npages) + 1) * size_of::<Extent>() as u64

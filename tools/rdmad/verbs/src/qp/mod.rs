@@ -18,11 +18,13 @@ mod serve;
 mod state;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Charge, ChargedList, MemoryBudget};
 use roce::work::{status, WcResult};
+use roce::Connection;
 use scheduler::shared::{Mutex, MutexGuard};
 use scheduler::{Exclusive, QpKey};
 use virtio_rdma_abi::cqe::Cqe;
@@ -35,7 +37,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::config::BOOKKEEPING;
 use crate::counter_sets::Binding;
 use crate::counters::Counter;
-use crate::cq::{Cq, OfQp};
+use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventSource, QP_EVENTS};
 use crate::memory::{number_of, KeyFault, KeyUser, MwBind, QueueMem, VirtqueueMem};
@@ -383,14 +385,6 @@ impl Qp {
         self.init.recv_cq.let_go(hca, &view);
     }
 
-    /// The QP, as the rules about completions name it.
-    fn of_qp(&self) -> OfQp {
-        OfQp {
-            order: self.init.order,
-            service: self.init.qp_type,
-        }
-    }
-
     /// Makes the CQE of a work request of this QP. The reason for an error is its vendor error.
     fn cqe(&self, wr_id: u64, result: WcResult, opcode: u8) -> Cqe {
         Cqe {
@@ -411,6 +405,8 @@ impl Qp {
 pub(crate) struct Summary {
     /// QPN of the peer of a connection; 0 for none.
     peer: AtomicU32,
+    /// Address of the peer, which rules of a scenario ask for.
+    address: Mutex<Option<IpAddr>>,
     /// Port of the peer if the connection uses the direct path, else 0.
     port: AtomicU32,
     /// Rate limit in kb/s; 0 for none.
@@ -419,8 +415,10 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// Records the peer of a connection, and its port if the connection uses the direct path.
-    fn set_peer(&self, peer: Option<Qpn>, port: Option<PortId>) {
-        self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
+    fn set_peer(&self, connection: Option<&Connection>, port: Option<PortId>) {
+        let peer = connection.map_or(0, |connection| connection.dest_qpn.get());
+        self.peer.store(peer, Ordering::Relaxed);
+        *self.address.lock() = connection.map(|connection| connection.path.addresses.dst());
         self.port
             .store(port.map_or(0, PortId::get), Ordering::Relaxed);
     }
@@ -441,6 +439,11 @@ impl Summary {
             qpn: Qpn::new(qpn),
             path,
         })
+    }
+
+    /// The address of the peer of a connection.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        *self.address.lock()
     }
 
     /// The peer, if the connection uses the direct path.

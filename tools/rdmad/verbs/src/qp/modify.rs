@@ -300,10 +300,8 @@ impl Qp {
             (None, Some(machine)) => machine.update(attr, connection.path),
             (None, None) => {}
         }
-        self.summary.set_peer(
-            Some(connection.dest_qpn),
-            route.as_ref().map(DirectRoute::port),
-        );
+        self.summary
+            .set_peer(Some(&connection), route.as_ref().map(DirectRoute::port));
         requester.connection = Some(connection);
         requester.route = route;
         requester.is_shunned = is_shunned;

@@ -225,8 +225,8 @@ impl env::ResponderEnv for ResponderEnv<'_, '_> {
         self.turn.complete(&wr, &how);
     }
 
-    fn begin(&mut self, access: AccessFlags) -> Result<(), RemoteFault> {
-        let refused = self.turn.qp.refused_on_order(self.turn.hca, access);
+    fn begin(&mut self, rkey: u32, access: AccessFlags) -> Result<(), RemoteFault> {
+        let refused = self.turn.qp.refused_on_order(self.turn.hca, rkey, access);
         refused.map_or(Ok(()), Err)
     }
 

@@ -119,7 +119,7 @@ fn the_state_has_the_format_of_its_number() {
         if env::var_os("NEW_FORMAT").is_some() {
             fs::write(GOLDEN, text(&state)).unwrap();
         }
-        assert_eq!(Hca::FORMAT, 3);
+        assert_eq!(Hca::FORMAT, 4);
         let golden = fs::read_to_string(GOLDEN).unwrap();
         assert_eq!(text(&state), golden, "FORMAT must be increased");
         restore(&vm.hca, &state).unwrap();

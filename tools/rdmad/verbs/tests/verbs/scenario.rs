@@ -79,6 +79,49 @@ fn a_rule_is_about_what_it_names() {
     });
 }
 
+/// A rule about a peer is about all connections with it, and no others.
+#[test]
+fn a_rule_is_about_a_peer() {
+    on_both_paths(|path| {
+        let world = World::new(3, path);
+        let [a, b, c] = [0, 1, 2].map(|vm| &world.vms[vm]);
+        let near = Pair::between([a, b], Options::default(), Options::default());
+        let far = Pair::between([a, c], Options::default(), Options::default());
+        order(a, "send any peer 10.0.0.3 nth 2 then fail RETRY_EXC_ERR");
+        order(a, "c: completion peer 10.0.0.3 from 9 then drop");
+        for pair in [&near, &far] {
+            pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
+            pair.cq_a.expect(1, WcStatus::Success);
+        }
+        near.qa.post(&near.wr(2, WrOpcode::RdmaWrite, 100));
+        near.cq_a.expect(2, WcStatus::Success);
+        far.fails(&far.wr(3, WrOpcode::RdmaWrite, 100), WcStatus::RetryExcErr);
+        // One of success, one of the failure, two of flushed work.
+        assert_eq!(counts(a), [(2, 1), (4, 0)]);
+    });
+}
+
+/// A rule about an MR is about requests with its key. MRs are counted in the order of their
+/// registration.
+#[test]
+fn a_rule_is_about_an_mr() {
+    each(|p| {
+        let other = Pair::between([p.a, p.b], Options::default(), Options::default());
+        order(p.b, "access any mr 2 from 2 then fail REM_ACCESS_ERR");
+        for pair in [p, &other] {
+            pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
+            pair.cq_a.expect(1, WcStatus::Success);
+        }
+        p.qa.post(&p.wr(2, WrOpcode::RdmaRead, 100));
+        p.cq_a.expect(2, WcStatus::Success);
+        other.fails(
+            &other.wr(3, WrOpcode::RdmaRead, 100),
+            WcStatus::RemAccessErr,
+        );
+        assert_eq!(counts(p.b), [(2, 1)]);
+    });
+}
+
 /// A receive fails when its message arrives. The sender is told that its peer failed.
 #[test]
 fn a_receive_fails_with_the_status() {

@@ -20,7 +20,7 @@ impl<R> Responder<R> {
         env: &mut E,
     ) -> Result<(), NakReason> {
         self.make_room()?;
-        env.begin(AccessFlags::REMOTE_ATOMIC)?;
+        env.begin(at.rkey, AccessFlags::REMOTE_ATOMIC)?;
         let aligned = at.va % u64::from(ATOMIC_SIZE) == 0;
         if !aligned || !self.attr.access.contains(AccessFlags::REMOTE_ATOMIC) {
             return Err(INVALID);
@@ -38,7 +38,7 @@ impl<R> Responder<R> {
         env: &mut E,
     ) -> Result<(), NakReason> {
         self.make_room()?;
-        env.begin(AccessFlags::REMOTE_WRITE)?;
+        env.begin(reth.rkey, AccessFlags::REMOTE_WRITE)?;
         let data = payload.try_into().map_err(|_| INVALID)?;
         let aligned = reth.va % u64::from(ATOMIC_SIZE) == 0 && reth.length == ATOMIC_SIZE;
         if !aligned || !self.attr.access.contains(AccessFlags::REMOTE_WRITE) {

@@ -27,7 +27,7 @@ impl<R> Responder<R> {
         if !self.has_room_for_flush() {
             return Err(NakReason::Busy);
         }
-        env.begin(flush.access())?;
+        env.begin(flush.remote.rkey, flush.access())?;
         env.flush(&flush)?;
         self.next_msn();
         self.queue(ResponseContent::Flushed);

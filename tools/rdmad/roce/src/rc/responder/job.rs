@@ -67,7 +67,7 @@ impl<R> Responder<R> {
         env: &mut E,
     ) -> Result<u32, NakReason> {
         self.make_room()?;
-        env.begin(AccessFlags::REMOTE_READ)?;
+        env.begin(reth.rkey, AccessFlags::REMOTE_READ)?;
         self.admit(reth, AccessFlags::REMOTE_READ, env)?;
         self.next_msn();
         self.queue(read_of(reth));

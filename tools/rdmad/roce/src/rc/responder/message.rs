@@ -84,7 +84,7 @@ impl<R> Responder<R> {
         }
         let (reth, received) = match (&self.message, part.reth()) {
             (None, Some(reth)) => {
-                env.begin(AccessFlags::REMOTE_WRITE)?;
+                env.begin(reth.rkey, AccessFlags::REMOTE_WRITE)?;
                 self.admit(reth, AccessFlags::REMOTE_WRITE, env)?;
                 (reth, 0)
             }

@@ -19,6 +19,7 @@ use crate::pd::PdUse;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MrState {
     number: u32,
+    order: u32,
     pdn: u32,
     /// Pages that count for the limit of all MRs.
     pages: u64,
@@ -91,6 +92,7 @@ impl MrTable {
         let is_revoked = AtomicBool::new(state.is_revoked);
         reserved.insert(Arc::new(Mr {
             number,
+            order: state.order,
             pd,
             kind,
             charge,
@@ -108,6 +110,7 @@ impl Mr {
     fn save(&self) -> MrState {
         MrState {
             number: self.number.get(),
+            order: self.order,
             pdn: self.pd.number().get(),
             pages: self.charge.pages.amount(),
             is_revoked: self.is_revoked.load(Ordering::Acquire),

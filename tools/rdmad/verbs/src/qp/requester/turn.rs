@@ -82,7 +82,7 @@ impl<'a> RequesterTurn<'a> {
                 max_message: max_message(qp.init.qp_type, mtu),
             },
             keys: Keys::new(&hca.objects.mrs),
-            completions: Completions::new(&qp.init.send_cq, qp.of_qp(), hca, view),
+            completions: Completions::new(&qp.init.send_cq, hca, view),
             silent: false,
         }
     }

@@ -60,7 +60,7 @@ impl<'a> ResponderTurn<'a> {
             queue: QueueView::new(&qp.init.rq, view),
             budget,
             keys: Keys::new(&hca.objects.mrs),
-            completions: Completions::new(&qp.init.recv_cq, qp.of_qp(), hca, view),
+            completions: Completions::new(&qp.init.recv_cq, hca, view),
             silent: false,
         }
     }

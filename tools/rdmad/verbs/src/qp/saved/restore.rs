@@ -66,7 +66,7 @@ impl Qp {
             };
             responder.set_peer(connection, path);
             let port = requester.route.as_ref().map(DirectRoute::port);
-            self.summary.set_peer(Some(connection.dest_qpn), port);
+            self.summary.set_peer(Some(connection), port);
         }
         // The peer may have its reasons, which were not saved.
         requester.is_shunned = !is_direct;
