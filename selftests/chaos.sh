@@ -198,6 +198,12 @@ test_device() {
 	until_ok 120 recovers
 	forget 1
 	until_ok 60 pingpong
+	# The process that serves the device dies, and its rules with it.
+	mark_log
+	order 1 "send any nth 7 then kill"
+	! pingpong || fail "the death was not noticed"
+	until_ok 120 recovers
+	until_ok 60 pingpong
 }
 
 # Rules and their counts outlive an upgrade of the daemon.

@@ -9,6 +9,8 @@
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=../ulp-lib.sh
 . "$(dirname "$0")/../ulp-lib.sh"
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
 
 # VM and rule of each failure. VM 1 is the active side.
 failures=(
@@ -26,8 +28,6 @@ failures=(
 	"1 command any nth 5 then refuse ENOMEM"
 )
 outcomes=$(mktemp)
-# Seconds after which a program counts as one that hangs.
-limit=45
 
 # Runs the function $2, which is the work of the software $1, with each failure and then without.
 meets_failures() {
@@ -47,45 +47,6 @@ meets_failures() {
 		"$3"
 	done
 	"$2" >"$work/said" 2>&1 || fail "$1 does not work any more: $(cat "$work/said")"
-}
-
-outcome() {
-	case $1 in
-	0) echo "works" ;;
-	124 | 137) echo "hangs" ;;
-	134 | 135 | 136 | 139) echo "crashes by signal $(($1 - 128))" ;;
-	*) echo "ends with $1: $(grep -iE 'error|fail|status' "$work/said" | head -n 1)" ;;
-	esac
-}
-
-end_programs() {
-	pkill -x 'io_demo|fi_pingpong|prted|mpirun'
-	on 2 pkill -x 'io_demo|fi_pingpong|prted'
-	true
-} >/dev/null 2>&1
-
-# Blocks are written to the server, read from it, and compared on both sides.
-tcp_port=19000
-exchange_ucx() {
-	tcp_port=$((tcp_port + 1))
-	on 2 env "UCX_NET_DEVICES=$(device 2):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
-		-p "$tcp_port" -d 1:100000 &
-	until_ok 20 ucx_listens
-	env "UCX_NET_DEVICES=$(device 1):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
-		-p "$tcp_port" -c 1 -i 100 -d 1:100000 -o read,write "$peer"
-}
-ucx_listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
-
-exchange_libfabric() {
-	local patience=$limit
-	local command="fi_pingpong -p verbs;ofi_rxm -e rdm -I 200 -c"
-	meet env "$command -B 18515" "$command -P 18515 $peer"
-}
-
-exchange_mpi() {
-	timeout "$limit" mpirun --allow-run-as-root --prtemca plm_ssh_agent \
-		"$top/selftests/mpi/agent" --host "$(uname -n),$(on -n 2 uname -n)" --map-by node -np 2 \
-		--mca pml ucx python3 -m mpi4py "$top/selftests/mpi/exchange.py" messages </dev/null
 }
 
 # Writes a file or disk of the connection, and reads it back from the server.
@@ -113,10 +74,23 @@ meets_failures_of_kernel() {
 test_ucx() { meets_failures ucx exchange_ucx end_programs; }
 test_libfabric() { meets_failures libfabric exchange_libfabric end_programs; }
 test_mpi() { meets_failures mpi exchange_mpi end_programs; }
+
+test_mooncake() {
+	[[ -d $mooncake ]] || skip "\"tools/dev/extra mooncake\" gets it"
+	meets_failures mooncake exchange_mooncake end_programs
+}
+
+# Both QPs are of VM 1.
+test_sideway() {
+	local failures=("${failures[@]/#2 /1 }")
+	[[ -d $sideway ]] || skip "\"tools/launcher/packages/crate sideway 0.4.3 home@0.5.11\" builds it"
+	meets_failures sideway exchange_sideway true
+}
+
 test_nfs() { meets_failures_of_kernel nfs; }
 test_nvme() { meets_failures_of_kernel nvme; }
 
 status=0
-run_tests test_ucx test_libfabric test_mpi test_nfs test_nvme || status=$?
+run_tests test_ucx test_libfabric test_mpi test_mooncake test_sideway test_nfs test_nvme || status=$?
 sed 's/^/# /' "$outcomes"
 exit "$status"

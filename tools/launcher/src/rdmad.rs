@@ -31,6 +31,8 @@ const CTL_TIMEOUT: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 8;
 /// How long a daemon may take to replace its program.
 const UPGRADE: Duration = Duration::from_secs(15);
+/// How long an engine may take to make the system call at which it is killed.
+const CALL: Duration = Duration::from_secs(20);
 /// Time limit for a daemon's end after a SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -329,7 +331,8 @@ impl Daemons {
     }
 
     /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
-    /// `daemon crash VM` kills its engine, which the daemon starts again, `daemon upgrade VM`
+    /// `daemon crash VM` kills its engine, which the daemon starts again, at once or when it makes
+    /// the Nth system call of a kind (`daemon crash VM CALL N`), `daemon upgrade VM`
     /// replaces the running program by that at its path, `daemon stop VM` stops the engine,
     /// `daemon continue VM` lets it continue, `daemon chaos VM OPTION...` changes the rules of the
     /// scenario of the VM's first port, and `daemon applied VM RULE` fails if this rule of it has
@@ -343,9 +346,11 @@ impl Daemons {
             ["daemon", act @ ("chaos" | "applied"), vm, ref change @ ..] if !change.is_empty() => {
                 (act, vm, change)
             }
+            ["daemon", act @ "crash", vm, ref at @ ..] if at.len() == 2 => (act, vm, at),
             _ => bail!(
                 "unknown command: the host knows only \"daemon kill|crash|upgrade|stop|continue \
-                 VM\", \"daemon chaos VM OPTION...\" and \"daemon applied VM RULE\""
+                 VM\", \"daemon crash VM CALL N\", \"daemon chaos VM OPTION...\" and \"daemon \
+                 applied VM RULE\""
             ),
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
@@ -354,8 +359,14 @@ impl Daemons {
         let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
         match act {
             "crash" => {
-                kill_process(daemon.engine()?, Signal::KILL)?;
+                let engine = daemon.engine()?;
                 daemon.crashes += 1;
+                if let [call, nth] = change {
+                    // Other requests may make the engine call.
+                    drop(running);
+                    return kill_at(engine, call, nth);
+                }
+                kill_process(engine, Signal::KILL)?;
             }
             "upgrade" => daemon.upgrade()?,
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
@@ -370,6 +381,28 @@ impl Daemons {
         }
         Ok(())
     }
+}
+
+/// Kills a process when one of its threads begins the `nth` of these system calls.
+fn kill_at(process: Pid, call: &str, nth: &str) -> Result<()> {
+    let mut strace = Command::new("strace");
+    strace.args([
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        &format!("trace={call}"),
+    ]);
+    strace.args(["-e", &format!("inject={call}:signal=KILL:when={nth}")]);
+    strace.args(["-p", &process.as_raw_nonzero().to_string()]);
+    let mut strace = ReapedChild::spawn(&mut strace, Path::new("/dev/null"))?;
+    let ended = strace.ends_within(CALL);
+    ensure!(
+        ended.is_some(),
+        "the engine has made no {nth} calls of {call} in {CALL:?}"
+    );
+    Ok(())
 }
 
 /// A running daemon.
@@ -533,19 +566,21 @@ fn violations(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// The lines of a daemon's log about deaths of its engine, without as many as are `expected`.
+/// The lines of a daemon's log about deaths of its engine, without as many as are `expected` or
+/// were ordered by rules of scenarios.
 fn deaths(log: &str, expected: &mut usize) -> Vec<String> {
-    let lines = log
-        .lines()
-        .filter(|line| line.contains(": another one starts in "));
-    let unexpected = lines.filter(|_| match expected.checked_sub(1) {
-        Some(rest) => {
-            *expected = rest;
-            false
+    let mut unexpected = Vec::new();
+    for line in log.lines() {
+        if line.contains(" kills the engine") {
+            *expected += 1;
+        } else if line.contains(": another one starts in ") {
+            match expected.checked_sub(1) {
+                Some(rest) => *expected = rest,
+                None => unexpected.push(line.to_owned()),
+            }
         }
-        None => true,
-    });
-    unexpected.map(str::to_owned).collect()
+    }
+    unexpected
 }
 
 /// The daemon's options for a guest's ports and uplinks at the switch.
@@ -669,6 +704,8 @@ mod tests {
         assert!(deaths(&death(1), &mut expected).is_empty());
         let found = deaths(&[2, 3].map(death).concat(), &mut expected);
         assert_eq!((found.len(), expected), (1, 0));
+        let ordered = format!("WARN rule x kills the engine port=a\n{}", death(4));
+        assert!(deaths(&ordered, &mut expected).is_empty());
         assert!(found[0].contains("process 3, was ended by SIGSEGV"));
     }
 

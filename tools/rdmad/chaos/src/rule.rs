@@ -156,14 +156,16 @@ pub enum What {
     Lack(Feature),
     /// The limit of the device is at most this value.
     Limit(Limit, u32),
+    /// The process that serves the device ends, as by a defect.
+    Kill,
 }
 
 impl What {
     /// The words of all effects. The flight recorder keeps an effect by its [number](Self::number),
     /// the place of its word.
-    pub const WORDS: [&'static str; 15] = [
+    pub const WORDS: [&'static str; 16] = [
         "refuse", "wait", "fail", "withhold", "drop", "raise", "crash", "hold", "repeat",
-        "corrupt", "delay", "silence", "flap", "lack", "limit",
+        "corrupt", "delay", "silence", "flap", "lack", "limit", "kill",
     ];
 
     pub(crate) const fn word(self) -> &'static str {
@@ -183,6 +185,7 @@ impl What {
             Self::Flap(_) => "flap",
             Self::Lack(_) => "lack",
             Self::Limit(..) => "limit",
+            Self::Kill => "kill",
         }
     }
 
@@ -267,14 +270,14 @@ impl Hook {
     /// The effects that rules may have.
     pub(crate) const fn effects(self) -> &'static [&'static str] {
         match self {
-            Self::Command => &["refuse", "wait", "flap", "crash"],
-            Self::Send => &["fail", "raise", "flap", "crash"],
-            Self::Access => &["fail"],
-            Self::Receive => &["fail", "raise", "withhold", "flap", "crash"],
-            Self::Packet => &["drop", "corrupt", "repeat", "delay", "silence"],
-            Self::Completion => &["hold", "drop", "raise"],
-            Self::Event => &["hold", "drop", "repeat"],
-            Self::Cm => &["drop"],
+            Self::Command => &["refuse", "wait", "flap", "crash", "kill"],
+            Self::Send => &["fail", "raise", "flap", "crash", "kill"],
+            Self::Access => &["fail", "kill"],
+            Self::Receive => &["fail", "raise", "withhold", "flap", "crash", "kill"],
+            Self::Packet => &["drop", "corrupt", "repeat", "delay", "silence", "kill"],
+            Self::Completion => &["hold", "drop", "raise", "kill"],
+            Self::Event => &["hold", "drop", "repeat", "kill"],
+            Self::Cm => &["drop", "kill"],
             Self::Device => &["lack", "limit"],
         }
     }
@@ -480,7 +483,8 @@ impl Display for What {
             | Self::Crash
             | Self::Repeat
             | Self::Corrupt
-            | Self::Silence => Ok(()),
+            | Self::Silence
+            | Self::Kill => Ok(()),
         }
     }
 }

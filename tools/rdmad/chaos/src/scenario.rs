@@ -392,6 +392,7 @@ fn effect(words: &mut Words<'_>, hook: Hook) -> Result<What, ScenarioError> {
         "repeat" => What::Repeat,
         "corrupt" => What::Corrupt,
         "silence" => What::Silence,
+        "kill" => What::Kill,
         _ => What::Crash,
     })
 }
@@ -427,6 +428,7 @@ mod tests {
             device port b then limit max_sge 2\n\
             device then lack srq\n\
             send any every 9 then flap 300ms\n\
+            completion every 20 then kill\n\
             access any mr 2 since 2s until 1500s then fail REM_OP_ERR\n\
             send any peer fe80::7 until 20ms then fail REM_OP_ERR\n\
             receive qpn 77 service UD peer 10.0.0.2 chance 0.5% then withhold\n"
@@ -505,11 +507,12 @@ mod tests {
                 What::Flap(Duration::from_millis(300)),
             ),
         ];
-        let [rest @ .., of_mr, of_peer, some] = rest else {
+        let [rest @ .., kill, of_mr, of_peer, some] = rest else {
             panic!("{rest:?}");
         };
         let rest: Vec<_> = rest.iter().map(|rule| (rule.when, rule.what)).collect();
         assert_eq!(rest, expected);
+        assert_eq!(kill.what, What::Kill);
         let When {
             qpn, service, peer, ..
         } = some.when;

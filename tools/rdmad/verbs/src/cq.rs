@@ -18,7 +18,7 @@ use scheduler::shared::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::{AsyncEvent, QpType};
+use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;

@@ -2,6 +2,7 @@
 
 //! The places at which the rules of a scenario apply.
 
+use std::process;
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ impl Hca {
         self.rules().has(Hook::Packet)
     }
 
+    /// Records that a rule applies, and ends the process if the rule says so.
     pub(crate) fn note_applied(&self, qpn: u32, applied: &Applied) {
         let Applied { number, what, .. } = applied;
         self.note_event(recorder::Event {
@@ -45,6 +47,11 @@ impl Hca {
         if applied.is_first {
             let (port, rule) = (self.recorder().port(), &applied.name);
             tracing::info!(port, qpn, "rule {rule} applies for the first time");
+        }
+        if matches!(what, Effect::Kill) {
+            let (port, rule) = (self.recorder().port(), &applied.name);
+            tracing::warn!(port, qpn, "rule {rule} kills the engine");
+            process::abort();
         }
     }
 
@@ -110,25 +117,20 @@ impl Hca {
 }
 
 impl Qp {
-    /// The rule that applies to an event of this kind of the QP. `of` tells which event it is.
-    #[inline]
-    fn ordered(&self, hca: &Hca, hook: Hook, of: impl FnOnce() -> u32) -> Option<Applied> {
+    /// The rule that applies to an event of this kind of the QP, among those with the number `of`.
+    fn ordered(&self, hca: &Hca, hook: Hook, of: u32) -> Option<Applied> {
+        self.ordered_for(hca, hook, of, 0)
+    }
+
+    /// Like [`ordered`](Self::ordered), for an access to the MR with this order.
+    fn ordered_for(&self, hca: &Hca, hook: Hook, of: u32, mr: u32) -> Option<Applied> {
         let event = || {
             Some(Event {
-                of: of(),
+                of,
+                mr,
                 ..self.event()?
             })
         };
-        self.ordered_for(hca, hook, event)
-    }
-
-    #[inline]
-    fn ordered_for(
-        &self,
-        hca: &Hca,
-        hook: Hook,
-        event: impl FnOnce() -> Option<Event>,
-    ) -> Option<Applied> {
         let applied = hca.rules().event(hook, event)?;
         hca.note_applied(self.number.get(), &applied);
         Some(applied)
@@ -181,12 +183,7 @@ impl Qp {
 
     /// The rule that ends a send work request that begins, and the fault with which it ends. The
     /// caller holds the lock of the requester.
-    #[inline]
-    pub(crate) fn ordered_fault(
-        &self,
-        hca: &Hca,
-        opcode: impl FnOnce() -> u32,
-    ) -> Option<(Applied, WcFault)> {
+    pub(crate) fn ordered_fault(&self, hca: &Hca, opcode: u32) -> Option<(Applied, WcFault)> {
         use AsyncEvent::{QpAccessErr, QpFatal, QpReqErr};
         let applied = self.ordered(hca, Hook::Send, opcode)?;
         let fault = match applied.what {
@@ -204,7 +201,7 @@ impl Qp {
     /// The effect of a rule on the receive that a message is about to take. The caller holds the
     /// lock of the responder.
     pub(crate) fn ordered_receive(&self, hca: &Hca) -> Option<Ordered> {
-        let applied = self.ordered(hca, Hook::Receive, || 0)?;
+        let applied = self.ordered(hca, Hook::Receive, 0)?;
         match applied.what {
             Effect::Withhold => Some(Ordered::Withheld),
             Effect::Fail(status) => Some(Ordered::Fails(fault(status))),
@@ -220,14 +217,16 @@ impl Qp {
         rkey: u32,
         access: AccessFlags,
     ) -> Option<RemoteFault> {
-        let event = || {
-            Some(Event {
-                of: access.0,
-                mr: hca.objects.mrs.order(rkey),
-                ..self.event()?
-            })
-        };
-        let applied = self.ordered_for(hca, Hook::Access, event)?;
+        match hca.rules().has(Hook::Access) {
+            true => self.refuse_on_order(hca, rkey, access),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn refuse_on_order(&self, hca: &Hca, rkey: u32, access: AccessFlags) -> Option<RemoteFault> {
+        let mr = hca.objects.mrs.order(rkey);
+        let applied = self.ordered_for(hca, Hook::Access, access.0, mr)?;
         Some(match applied.what {
             Effect::Fail(WcStatus::RemAccessErr) => RemoteFault::Access,
             Effect::Fail(WcStatus::RemInvReqErr) => RemoteFault::Invalid,
@@ -239,7 +238,7 @@ impl Qp {
     pub(crate) fn ordered_packet(&self, hca: &Hca) -> Option<Effect> {
         let applied = self
             .is_connected()
-            .then(|| self.ordered(hca, Hook::Packet, || 0))??;
+            .then(|| self.ordered(hca, Hook::Packet, 0))??;
         Some(applied.what)
     }
 }

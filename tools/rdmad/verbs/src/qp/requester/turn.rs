@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use chaos::Hook;
 use dma::DmaView;
 use recorder::Kind;
 use roce::work::{status, SendOp, SendWr, WcFault, WcResult};
@@ -176,21 +177,26 @@ impl<'a> RequesterTurn<'a> {
                 self.budget.charge_sges(count);
             }
             io.fetched = io.fetched.saturating_add(1);
-            if failed.is_none() && io.ordered.is_none() {
-                let opcode = || {
-                    let wqe = io.snapshots.get(wr.local.snapshot);
-                    SqHeader::get(&wqe[..SqHeader::SIZE]).opcode
-                };
-                if let Some((applied, fault)) = self.qp.ordered_fault(self.hca, opcode) {
-                    io.ordered = Some((wr.local.snapshot, applied));
-                    *failed = Some(fault);
-                }
+            if self.hca.rules().has(Hook::Send) && failed.is_none() {
+                *failed = self.ordered_fault(io, wr.local.snapshot);
             }
             if failed.is_none() && wr.local.is_registration() {
                 *failed = self.register(io.snapshots.get(wr.local.snapshot)).err();
             }
         }
         Ok(fetched)
+    }
+
+    /// The fault with which a rule ends the work request that begins with this snapshot.
+    #[cold]
+    fn ordered_fault(&self, io: &mut RequesterIo, snapshot: u16) -> Option<WcFault> {
+        if io.ordered.is_some() {
+            return None;
+        }
+        let opcode = SqHeader::get(&io.snapshots.get(snapshot)[..SqHeader::SIZE]).opcode;
+        let (applied, fault) = self.qp.ordered_fault(self.hca, opcode)?;
+        io.ordered = Some((snapshot, applied));
+        Some(fault)
     }
 
     /// Reads and checks the incomplete WQEs again. Keys are not checked again. `None` if there is

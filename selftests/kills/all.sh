@@ -1,0 +1,129 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The daemon's engine is killed at named points: at commands, in turns, and at system calls while
+# the driver sets the device up or the daemon is upgraded. Each time the devices of both VMs must be
+# there again without help, and no kernel may complain. A line for each point tells how often it was
+# met, and the milliseconds until VM 1's link was ACTIVE. ROUNDS says how often each point is met.
+# testbed:
+# shellcheck source-path=SCRIPTDIR source=../lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+rounds=${ROUNDS:-10}
+outcomes=$(mktemp)
+
+# The work in which points lie. It ends in any way, since its device goes.
+creates() { timeout 5 ibv_rc_pingpong -g "$(gid_index 1)"; }
+sends() { patience=5 pair -g ibv_rc_pingpong -e -n 40 -s 20000; }
+writes() { patience=5 pair -x ib_write_bw -n 200 -s 20000; }
+shares() { patience=5 pair -g ibv_srq_pingpong -n 40; }
+changes() {
+	start_server
+	timeout 20 "$verbs" -d "$(device 1)" client "$peer" "$@"
+}
+reads_counters() { cat "/sys/class/infiniband/$(device 1)/ports/1/hw_counters/tx_packets"; }
+addresses() {
+	local act
+	for act in add delete; do
+		ip address "$act" 10.77.0.1/24 dev "$(netdev 1)"
+		sleep 0.5
+	done
+}
+binds() {
+	local device act
+	device=$(virtio_device 1)
+	for act in unbind bind; do
+		echo "$device" >"/sys/bus/virtio/drivers/virtio_rdma/$act"
+	done
+}
+upgrades() { on 0 daemon upgrade 1; }
+
+# Rules of VM 1, and the work that meets them.
+rules=(
+	"command CREATE_PD:creates" "command CREATE_CQ:creates" "command REG_USER_MR:creates"
+	"command CREATE_QP:creates" "command MODIFY_QP:creates" "command DESTROY_QP:creates"
+	"command DESTROY_CQ:creates" "command DEREG_MR:creates" "command DESTROY_PD:creates"
+	"command MODIFY_QP nth 3:sends" "command CREATE_SRQ:shares" "command DESTROY_SRQ:shares"
+	"command QUERY_QP:changes state_query" "command REREG_MR:changes memory_changed"
+	"command ALLOC_MW:changes window_type" "command QUERY_COUNTERS:reads_counters"
+	"command ADD_GID:addresses" "command DEL_GID:addresses"
+	"send any nth 7:sends" "receive nth 7:sends" "completion nth 9:sends" "event nth 5:sends"
+	"access any nth 7:writes_back" "send RDMA_WRITE nth 7:writes"
+)
+writes_back() { patience=5 pair -x ib_read_bw -n 200 -s 20000; }
+
+# System calls, and the work within which the engine makes them.
+calls=(recvmsg:binds recvfrom:binds write:binds splice:binds close:binds ppoll:binds
+	fstat:upgrades write:upgrades futex:upgrades)
+
+# Milliseconds since the start of VM 1.
+now() {
+	local seconds
+	read -r seconds _ </proc/uptime
+	echo $((10#${seconds/./} * 10))
+}
+
+# The time of the line of the kernel's log with the text $1 since the mark, in milliseconds.
+time_of() {
+	local line
+	line=$(log_since "$1" | head -n 1)
+	[[ $line =~ ^\[\ *([0-9]+)\.([0-9]{3}) ]] && echo $((10#${BASH_REMATCH[1]}${BASH_REMATCH[2]}))
+}
+
+# Waits until the devices of both VMs work, and prints for how long VM 1's did not.
+returns() {
+	local began
+	until_ok 60 log_since 'the device is reset and probed again' >/dev/null
+	until_ok 120 device_up
+	began=$(time_of 'needs a reset') || began=$(time_of 'the device is reset and probed again')
+	echo $(($(now) - began))
+	until_ok 120 link_is 2 ACTIVE
+}
+
+# Prints how often a point was met, and median and maximum of the times in a file.
+tell() {
+	sort -n "$work/times" | awk -v point="$1" '
+		{ time[NR] = $1 }
+		END { printf "%s | %d | %d | %d\n", point, NR, time[int((NR + 1) / 2)], time[NR] }' \
+		>>"$outcomes"
+}
+
+test_rules() {
+	local point rule work_of
+	for point in "${rules[@]}"; do
+		rule=${point%:*} work_of=${point##*:}
+		: >"$work/times"
+		for ((round = 0; round < rounds; round++)); do
+			mark_log
+			on 0 daemon chaos 1 --add "kill: $rule times 1 then kill"
+			$work_of >"$work/said" 2>&1 || true
+			returns >>"$work/times"
+		done
+		tell "$rule"
+	done
+	until_ok 60 traffic
+}
+
+test_system_calls() {
+	local point call work_of
+	for point in "${calls[@]}"; do
+		call=${point%:*} work_of=${point##*:}
+		: >"$work/times"
+		for ((round = 1; round <= rounds; round++)); do
+			mark_log
+			on 0 daemon crash 1 "$call" "$round" &
+			sleep 1
+			$work_of >"$work/said" 2>&1 || true
+			wait $! || fail "no call $round of $call"
+			until_ok 120 device_up
+			returns >>"$work/times"
+		done
+		tell "system call $call: $work_of"
+	done
+	until_ok 60 traffic
+}
+
+status=0
+run_tests test_rules test_system_calls || status=$?
+sed 's/^/# /' "$outcomes"
+exit "$status"
