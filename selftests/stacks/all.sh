@@ -46,7 +46,7 @@ meets_failures() {
 		on 0 daemon chaos "$vm" --remove rule
 		"$3"
 	done
-	"$2" >"$work/said" 2>&1 || fail "$1 does not work any more: $(cat "$work/said")"
+	until_ok $((3 * limit)) "$2" >"$work/said" 2>&1
 }
 
 # Writes a file or disk of the connection, and reads it back from the server.
@@ -83,7 +83,8 @@ test_mooncake() {
 # Both QPs are of VM 1.
 test_sideway() {
 	local failures=("${failures[@]/#2 /1 }")
-	[[ -d $sideway ]] || skip "\"tools/launcher/packages/crate sideway 0.4.3 home@0.5.11\" builds it"
+	[[ -d $sideway ]] ||
+		skip "\"tools/launcher/packages/crate sideway 0.4.3 home@0.5.11\" builds it"
 	meets_failures sideway exchange_sideway true
 }
 

@@ -7,7 +7,7 @@
 # Seconds after which a program counts as one that hangs.
 limit=45
 
-# What a program did, by its status.
+# The reaction of a program, by its status.
 outcome() {
 	case $1 in
 	0) echo "works" ;;

@@ -40,7 +40,7 @@ const SLOW: Duration = Duration::from_secs(60);
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Environment variables of this process that commands in guests get too. TESTS selects the tests
 /// of a script.
-const PASSED_ON: [&str; 1] = ["TESTS"];
+const PASSED_ON: [&str; 2] = ["ROUNDS", "TESTS"];
 /// Number of log lines that are shown to explain a failure.
 const TAIL: usize = 30;
 

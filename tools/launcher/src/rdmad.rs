@@ -704,7 +704,7 @@ mod tests {
         assert!(deaths(&death(1), &mut expected).is_empty());
         let found = deaths(&[2, 3].map(death).concat(), &mut expected);
         assert_eq!((found.len(), expected), (1, 0));
-        let ordered = format!("WARN rule x kills the engine port=a\n{}", death(4));
+        let ordered = format!("rule x of port a kills the engine\n{}", death(4));
         assert!(deaths(&ordered, &mut expected).is_empty());
         assert!(found[0].contains("process 3, was ended by SIGSEGV"));
     }

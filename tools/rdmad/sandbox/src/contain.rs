@@ -70,21 +70,38 @@ pub fn read_symbols() {
     drop(Backtrace::force_capture().to_string());
 }
 
+/// The reason of a process to end that is no defect.
+struct Ordered(String);
+
+/// Ends the process as a panic outside of the work of one port does, but tells only `why`.
+pub fn end_process(why: String) -> ! {
+    CONTAINED.set(false);
+    panic::panic_any(Ordered(why))
+}
+
 /// Installs a panic hook that reports panics, with [backtraces](read_symbols), only to `log`. If a
 /// thread panics outside of [contained](contain) work, the hook then flushes the log and ends the
 /// process.
 pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     panic::set_hook(Box::new(move |info| {
-        let thread = thread::current();
-        let name = thread.name().unwrap_or("<unnamed>");
-        let mut text = format!("thread '{name}' {info}\n");
-        text += &format!("{}\n", Backtrace::force_capture());
         // `CONTAINED` of a thread that is about to end may be destroyed already.
         let ends = !CONTAINED.try_with(Cell::get).unwrap_or(false);
-        if ends {
-            text +=
-                "the process ends: a panic outside of the work of one port (please report it)\n";
-        }
+        let text = match info.payload().downcast_ref() {
+            Some(Ordered(why)) => format!("{why}\n"),
+            None => {
+                let thread = thread::current();
+                let name = thread.name().unwrap_or("<unnamed>");
+                let reason = match ends {
+                    true => {
+                        "the process ends: a panic outside of the work of one port (please \
+                         report it)\n"
+                    }
+                    false => "",
+                };
+                let backtrace = Backtrace::force_capture();
+                format!("thread '{name}' {info}\n{backtrace}\n{reason}")
+            }
+        };
         let mut log = log();
         // An error of the log can't be reported.
         let _ = log.write_all(text.as_bytes());

@@ -32,7 +32,7 @@ mod violation;
 use std::io;
 use std::sync::OnceLock;
 
-pub use self::contain::{contain, end_process_on_panic, read_symbols, Panicked};
+pub use self::contain::{contain, end_process, end_process_on_panic, read_symbols, Panicked};
 pub use self::gate::{Gate, Passer};
 pub use self::kind::Kind;
 pub use self::lists::UplinkKinds;

@@ -2,7 +2,6 @@
 
 //! The places at which the rules of a scenario apply.
 
-use std::process;
 use std::thread;
 use std::time::Duration;
 
@@ -50,8 +49,7 @@ impl Hca {
         }
         if matches!(what, Effect::Kill) {
             let (port, rule) = (self.recorder().port(), &applied.name);
-            tracing::warn!(port, qpn, "rule {rule} kills the engine");
-            process::abort();
+            sandbox::end_process(format!("rule {rule} of port {port} kills the engine"));
         }
     }
 
