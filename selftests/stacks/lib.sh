@@ -36,6 +36,7 @@ exchange_ucx() {
 ucx_listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
 
 exchange_libfabric() {
+	# shellcheck disable=SC2034 # of meet
 	local patience=$limit
 	local command="fi_pingpong -p verbs;ofi_rxm -e rdm -I 20 -c"
 	meet env "$command -B 18515" "$command -P 18515 $peer"
@@ -68,8 +69,8 @@ exchange_mooncake() {
 sideway=$top/build/debian/crates/opt/sideway/target/debug/deps
 
 exchange_sideway() {
-	local round test
-	for round in {1..20}; do
+	local test
+	for _ in {1..20}; do
 		for test in "$sideway"/test_{post_send,atomic}-????????????????; do
 			timeout "$limit" "$test" || return
 		done

@@ -14,32 +14,21 @@ outcomes=$(mktemp)
 # Seconds after which the link goes down.
 pause=5
 
-cleanup() {
-	for vm in 1 2; do
-		at "$vm" bash -c 'rdma link delete rxe0; modprobe virtio_rdma'
-	done
-} >/dev/null 2>&1
-
-# Replaces the devices of both VMs.
-use_rxe() {
-	local vm
-	for vm in 1 2; do
-		at "$vm" bash -euc "
-			rmmod virtio_rdma
-			modprobe rdma_rxe
-			rdma link add rxe0 type rxe netdev $(netdev "$vm")"
-	done
-	[[ $(device 1) == rxe0 && $(device 2) == rxe0 ]]
-}
+# No other script gets these VMs.
+for vm in 1 2; do
+	at "$vm" bash -euc "
+		rmmod virtio_rdma
+		modprobe rdma_rxe
+		rdma link add rxe0 type rxe netdev $(netdev "$vm")"
+done
 
 # Runs the function $2, which is the work of the software $1.
 meets_losses() {
 	local status began what
-	use_rxe
 	for what in "each 20th frame is lost" "the link goes down too"; do
 		began=$SECONDS status=0
 		if [[ $what == *link* ]]; then
-			(sleep $pause && at 2 ip link set "$(netdev 2)" down) &
+			(sleep "$pause" && at 2 ip link set "$(netdev 2)" down) &
 		fi
 		"$2" >"$work/said" 2>&1 || status=$?
 		printf '%s on rxe | %s | %s, %d s\n' "$1" "$what" "$(outcome "$status")" \
