@@ -17,7 +17,8 @@ outcomes=$(mktemp)
 after_failure() { cat "$work/said"; }
 
 # The work in which points lie. It ends in any way, since its device goes.
-creates() { timeout 5 ibv_rc_pingpong -g "$(gid_index 1)"; }
+# Nobody listens there, so this creates and destroys a QP.
+creates() { timeout 20 ibv_rc_pingpong -g "$(gid_index 1)" 127.0.0.1; }
 sends() { patience=5 pair -g ibv_rc_pingpong -e -n 40 -s 20000; }
 writes() { patience=5 pair -x ib_write_bw -n 200 -s 20000; }
 shares() { patience=5 pair -g ibv_srq_pingpong -n 40; }
