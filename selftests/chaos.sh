@@ -199,10 +199,13 @@ test_device() {
 	forget 1
 	until_ok 60 pingpong
 	# The process that serves the device dies, and its rules with it.
+	start_watch
 	mark_log
 	order 1 "send any nth 7 then kill"
 	! pingpong || fail "the death was not noticed"
+	watch_is_told
 	until_ok 120 recovers
+	! on 0 daemon applied 1 rule || fail "the rule is still there"
 	until_ok 60 pingpong
 }
 

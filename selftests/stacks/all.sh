@@ -29,15 +29,18 @@ failures=(
 )
 outcomes=$(mktemp)
 
+after_failure() { cat "$work/said"; }
+works_again() { ("$1") >"$work/said" 2>&1; }
+
 # Runs the function $2, which is the work of the software $1, with each failure and then without.
 meets_failures() {
 	local failure vm rule status began applied
-	"$2" >"$work/said" 2>&1 || fail "$1 does not work: $(cat "$work/said")"
+	("$2") >"$work/said" 2>&1 || fail "$1 does not work: $(cat "$work/said")"
 	for failure in "${failures[@]}"; do
 		vm=${failure%% *} rule=${failure#* }
 		on 0 daemon chaos "$vm" --add "rule: $rule"
 		began=$SECONDS status=0
-		"$2" >"$work/said" 2>&1 || status=$?
+		("$2") >"$work/said" 2>&1 || status=$?
 		! grep -qiE 'mismatch|corrupt|differ' "$work/said" || fail "wrong data: $(cat "$work/said")"
 		applied=
 		on 0 daemon applied "$vm" rule || applied="not met: "
@@ -46,7 +49,7 @@ meets_failures() {
 		on 0 daemon chaos "$vm" --remove rule
 		"$3"
 	done
-	until_ok $((3 * limit)) "$2" >"$work/said" 2>&1
+	until_ok $((3 * limit)) works_again "$2"
 }
 
 # Writes a file or disk of the connection, and reads it back from the server.
@@ -76,7 +79,7 @@ test_libfabric() { meets_failures libfabric exchange_libfabric end_programs; }
 test_mpi() { meets_failures mpi exchange_mpi end_programs; }
 
 test_mooncake() {
-	[[ -d $mooncake ]] || skip "\"tools/dev/extra mooncake\" gets it"
+	need_mooncake
 	meets_failures mooncake exchange_mooncake end_programs
 }
 
@@ -92,6 +95,7 @@ test_nfs() { meets_failures_of_kernel nfs; }
 test_nvme() { meets_failures_of_kernel nvme; }
 
 status=0
-run_tests test_ucx test_libfabric test_mpi test_mooncake test_sideway test_nfs test_nvme || status=$?
+run_tests test_ucx test_libfabric test_mpi test_mooncake test_sideway test_nfs test_nvme ||
+	status=$?
 sed 's/^/# /' "$outcomes"
 exit "$status"

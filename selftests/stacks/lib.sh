@@ -24,9 +24,9 @@ end_programs() {
 } >/dev/null 2>&1
 
 # Blocks are written to the server, read from it, and compared on both sides.
-tcp_port=19000
 exchange_ucx() {
-	tcp_port=$((tcp_port + 1))
+	# The port of the last run may not be free yet.
+	local tcp_port=$((19000 + RANDOM % 1000))
 	on 2 env "UCX_NET_DEVICES=$(device 2):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
 		-p "$tcp_port" -d 1:100000 &
 	until_ok 20 ucx_listens
@@ -54,6 +54,8 @@ mooncake=$top/build/tools/mooncake
 mooncake_engine=(env "PYTHONPATH=$mooncake" MC_LOG_LEVEL=WARNING python3
 	"$top/selftests/stacks/mooncake")
 
+need_mooncake() { [[ -d $mooncake ]] || skip "\"tools/dev/extra mooncake\" gets it"; }
+
 exchange_mooncake() {
 	local status=0
 	: >"$work/session"
@@ -72,7 +74,11 @@ exchange_sideway() {
 	local test
 	for _ in {1..20}; do
 		for test in "$sideway"/test_{post_send,atomic}-????????????????; do
-			timeout "$limit" "$test" || return
+			timeout "$limit" "$test" >"$work/round" 2>&1 || {
+				local status=$?
+				cat "$work/round"
+				return "$status"
+			}
 		done
 	done
 }

@@ -49,7 +49,8 @@ use crate::virtqueues::{AssignedVirtqueues, Virtqueues};
 /// 3. the responder of a QP, possibly of another HCA
 /// 4. an SRQ; a CQ
 /// 5. the users of a CQ or SRQ; an event queue; deadlines; destroyed counter sets
-/// 6. a slot of a table; timers; the reason of a failure; the rules of the scenario
+/// 6. a slot of a table; timers; the reason of a failure; the rules of the scenario; the address of
+///    a QP's peer
 ///
 /// No thread holds two locks of one level.
 ///

@@ -452,10 +452,19 @@ impl MrTable {
         self.table.find(What::Mrn, number)
     }
 
-    /// The order of the MR that `key` names; 0 if there is none.
+    /// The order of the MR with this key; 0 if there is none.
     pub(crate) fn order(&self, key: u32) -> u32 {
-        let order = self.table.with(number_of(key), |mr| mr.order);
-        order.unwrap_or(0)
+        let Some(mr) = self.table.get(number_of(key)) else {
+            return 0;
+        };
+        let current = match &mr.kind {
+            MrKind::Fixed(region) => Some(region.key()),
+            MrKind::Fast(fast) => fast.with_region(Region::key),
+        };
+        match current == Some(key) {
+            true => mr.order,
+            false => 0,
+        }
     }
 
     /// Number of MRs.
