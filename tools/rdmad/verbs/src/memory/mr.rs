@@ -459,7 +459,7 @@ impl MrTable {
         };
         let current = match &mr.kind {
             MrKind::Fixed(region) => Some(region.key()),
-            MrKind::Fast(fast) => fast.with_region(Region::key),
+            MrKind::Fast(fast) => fast.with_region(|region| region.key()),
         };
         match current == Some(key) {
             true => mr.order,

@@ -119,6 +119,11 @@ fn a_rule_is_about_an_mr() {
             WcStatus::RemAccessErr,
         );
         assert_eq!(counts(p.b), [(2, 1)]);
+        // A key that the MR does not have now.
+        let mut outdated = p.wr(4, WrOpcode::RdmaRead, 100).remote(&other.mb, 0);
+        outdated.remote.rkey ^= 1;
+        p.fails(&outdated, WcStatus::RemAccessErr);
+        assert_eq!(counts(p.b), [(2, 1)]);
     });
 }
 
