@@ -27,9 +27,10 @@ changes() {
 	timeout 20 "$verbs" -d "$(device 1)" client "$peer" "$@"
 }
 addresses() {
-	local act
+	local act netdev
+	netdev=$(netdev 1)
 	for act in add delete; do
-		ip address "$act" 10.77.0.1/24 dev "$(netdev 1)"
+		ip address "$act" 10.77.0.1/24 dev "$netdev"
 		sleep 0.5
 	done
 }
