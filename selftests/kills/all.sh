@@ -19,9 +19,9 @@ after_failure() { cat "$work/said"; }
 # The work in which points lie. It ends in any way, since its device goes.
 # Nobody listens there, so this creates and destroys a QP.
 creates() { timeout 20 ibv_rc_pingpong -g "$(gid_index 1)" 127.0.0.1; }
-sends() { patience=5 pair -g ibv_rc_pingpong -e -n 40 -s 20000; }
-writes() { patience=5 pair -x ib_write_bw -n 200 -s 20000; }
-shares() { patience=5 pair -g ibv_srq_pingpong -n 40; }
+sends() { patience=15 pair -g ibv_rc_pingpong -e -n 40 -s 20000; }
+writes() { patience=15 pair -x ib_write_bw -n 200 -s 20000; }
+shares() { patience=15 pair -g ibv_srq_pingpong -n 40; }
 changes() {
 	start_server
 	timeout 20 "$verbs" -d "$(device 1)" client "$peer" "$@"
@@ -58,7 +58,7 @@ others=(
 	"completion nth 9:sends" "event nth 5:sends" "access any nth 7:writes_back"
 	"send RDMA_WRITE nth 7:writes"
 )
-writes_back() { patience=5 pair -x ib_write_bw -b -n 200 -s 20000; }
+writes_back() { patience=15 pair -x ib_write_bw -b -n 200 -s 20000; }
 
 # System calls, and the work within which the engine makes them.
 calls=(recvmsg:binds recvfrom:binds write:binds splice:binds close:binds ppoll:binds
@@ -147,13 +147,8 @@ dies_by() {
 # Kills the engine when one of its threads begins its Nth system call of a kind from now on, during
 # this work.
 dies_at() {
-	local crash
-	on 0 daemon crash 1 "$1" "$2" &
-	crash=$!
-	# The tracer has to be there.
-	sleep 1
+	on 0 daemon crash 1 "$1" "$2"
 	($3) >"$work/said" 2>&1 || true
-	wait "$crash"
 }
 
 # Kills the engine by rules, each followed by the work that meets it.

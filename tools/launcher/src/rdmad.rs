@@ -31,8 +31,8 @@ const CTL_TIMEOUT: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 8;
 /// How long a daemon may take to replace its program.
 const UPGRADE: Duration = Duration::from_secs(15);
-/// How long an engine may take to make the system call at which it is killed.
-const CALL: Duration = Duration::from_secs(20);
+/// How long a tracer may take until it watches an engine.
+const ATTACH: Duration = Duration::from_secs(20);
 /// Time limit for a daemon's end after a SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -360,20 +360,11 @@ impl Daemons {
         match act {
             "crash" => {
                 let engine = daemon.engine()?;
-                daemon.crashes += 1;
-                let [call, nth] = change else {
-                    return Ok(kill_process(engine, Signal::KILL)?);
-                };
-                let log = daemon.log.file.clone();
-                // Other requests may make the engine call.
-                drop(running);
-                let killed = kill_at(engine, &log, call, nth);
-                let mut running = self.lock();
-                let daemon = running.iter_mut().find(|daemon| daemon.log.file == log);
-                if let (Err(_), Some(daemon)) = (&killed, daemon) {
-                    daemon.crashes = daemon.crashes.saturating_sub(1);
+                match change {
+                    [call, nth] => daemon.trace(engine, call, nth)?,
+                    _ => kill_process(engine, Signal::KILL)?,
                 }
-                return killed;
+                daemon.crashes += 1;
             }
             "upgrade" => daemon.upgrade()?,
             "stop" => kill_process(daemon.engine()?, Signal::STOP)?,
@@ -390,27 +381,13 @@ impl Daemons {
     }
 }
 
-/// Kills the engine of the daemon with this log when one of its threads begins its `nth` system
-/// call of this kind.
-fn kill_at(engine: Pid, log: &Path, call: &str, nth: &str) -> Result<()> {
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null"]);
-    strace.args(["-e", &format!("trace={call}")]);
-    strace.args(["-e", &format!("inject={call}:signal=KILL:when={nth}")]);
-    strace.args(["-p", &engine.as_raw_nonzero().to_string()]);
-    let said = log.with_extension("strace");
-    let status = ReapedChild::spawn(&mut strace, &said)?.ends_within(CALL);
-    let status = status.with_context(|| format!("no thread has made {nth} calls of {call}"))?;
-    let said = fs::read_to_string(said).unwrap_or_default();
-    ensure!(status.success(), "strace: {status}: {}", said.trim());
-    // The supervisor tells the death.
-    let death = format!("the engine, process {engine}, was ended by SIGKILL");
-    let until = Instant::now() + CALL;
-    while !fs::read_to_string(log)?.contains(&death) {
-        ensure!(Instant::now() < until, "the engine has ended otherwise");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+/// Whether all threads of a process are traced.
+fn is_traced(process: Pid) -> Result<bool> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()))?;
+    let statuses = tasks.flatten().map(|task| task.path().join("status"));
+    // A thread may have ended.
+    let mut told = statuses.filter_map(|status| fs::read_to_string(status).ok());
+    Ok(told.all(|status| !status.contains("TracerPid:\t0\n")))
 }
 
 /// A running daemon.
@@ -426,6 +403,8 @@ struct Daemon {
     /// Number of engines that were killed at a guest's request and whose deaths were not seen in
     /// the log yet.
     crashes: usize,
+    /// The process that kills the engine at a system call.
+    tracer: Option<ReapedChild>,
     /// The pipe into which the daemon writes a byte when its sockets listen.
     ready: File,
 }
@@ -447,6 +426,7 @@ impl Daemon {
             vms,
             killed: false,
             crashes: 0,
+            tracer: None,
             ready: File::from(ready),
         })
     }
@@ -461,6 +441,30 @@ impl Daemon {
             .and_then(|child| child.parse().ok());
         let engine = engine.and_then(Pid::from_raw);
         engine.context("the daemon has no engine now")
+    }
+
+    /// Kills the engine when one of its threads begins its `nth` system call of this kind. Returns
+    /// when all threads are watched.
+    fn trace(&mut self, engine: Pid, call: &str, nth: &str) -> Result<()> {
+        if self.tracer.as_mut().is_some_and(ReapedChild::runs) {
+            // The engine has not made the call.
+            self.crashes = self.crashes.saturating_sub(1);
+        }
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null"]);
+        strace.args(["-e", &format!("trace={call}")]);
+        strace.args(["-e", &format!("inject={call}:signal=KILL:when={nth}")]);
+        strace.args(["-p", &engine.as_raw_nonzero().to_string()]);
+        let said = self.log.file.with_extension("strace");
+        let tracer = self.tracer.insert(ReapedChild::spawn(&mut strace, &said)?);
+        let until = Instant::now() + ATTACH;
+        while !is_traced(engine)? {
+            let is_early = Instant::now() < until && tracer.runs();
+            let said = || fs::read_to_string(&said).unwrap_or_default();
+            ensure!(is_early, "the engine is not traced: {}", said().trim());
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Has the daemon's program replaced, and waits for the next engine.
