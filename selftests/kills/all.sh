@@ -21,6 +21,7 @@ after_failure() { cat "$work/said"; }
 creates() { timeout 20 ibv_rc_pingpong -g "$(gid_index 1)" 127.0.0.1; }
 sends() { patience=15 pair -g ibv_rc_pingpong -e -n 40 -s 20000; }
 writes() { patience=15 pair -x ib_write_bw -n 200 -s 20000; }
+writes_back() { patience=15 pair -x ib_write_bw -b -n 200 -s 20000; }
 shares() { patience=15 pair -g ibv_srq_pingpong -n 40; }
 changes() {
 	start_server
@@ -53,12 +54,10 @@ objects=(
 others=(
 	"command MODIFY_QP nth 3:sends" "command QUERY_QP:changes state_query"
 	"command REREG_MR:changes memory_changed" "command ALLOC_MW:changes window_type"
-	"command ADD_GID:addresses"
-	"command DEL_GID:addresses" "send any nth 7:sends" "receive nth 7:sends"
-	"completion nth 9:sends" "event nth 5:sends" "access any nth 7:writes_back"
-	"send RDMA_WRITE nth 7:writes"
+	"command ADD_GID:addresses" "command DEL_GID:addresses" "send any nth 7:sends"
+	"receive nth 7:sends" "completion nth 9:sends" "event nth 5:sends"
+	"access any nth 7:writes_back" "send RDMA_WRITE nth 7:writes"
 )
-writes_back() { patience=15 pair -x ib_write_bw -b -n 200 -s 20000; }
 
 # System calls, and the work within which the engine makes them.
 calls=(recvmsg:binds recvfrom:binds write:binds splice:binds close:binds ppoll:binds
