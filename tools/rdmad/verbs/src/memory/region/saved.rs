@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::{PageMap, Region};
-use crate::error::{at_most, bits, end, Result, What};
+use crate::error::{at_least, at_most, bits, end, Result, What};
 use crate::memory::PageMapState;
 
 /// A region that has its pages for itself.
@@ -39,13 +39,14 @@ impl PartState {
     ///
     /// # Errors
     ///
-    /// The part is not inside the pages; undefined access flags.
+    /// The part is empty or not inside the pages; undefined access flags.
     pub(crate) fn of(&self, pages: &Arc<PageMap>) -> Result<Region> {
         bits(What::AccessFlags, self.access, AccessFlags::ALL.0)?;
+        at_least(What::Length, self.len, 1u8)?;
         let end_of_part = end(What::Address, self.start, self.len)?;
         at_most(What::Length, end_of_part, pages.len())?;
         // The last byte may be that of the address space.
-        end(What::Address, self.base, self.len.saturating_sub(1))?;
+        end(What::Address, self.base, self.len - 1)?;
         Ok(Region {
             key: self.key,
             access: AccessFlags(self.access),
@@ -97,5 +98,33 @@ impl Region {
     /// The pages, to restore another region of them.
     pub(crate) fn shared_pages(&self) -> &Arc<PageMap> {
         &self.pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::unlimited;
+
+    #[test]
+    fn a_part_is_inside_the_pages() {
+        let pages = Arc::new(PageMap::identity(&unlimited()).unwrap());
+        let is_valid = |start, len| {
+            let state = PartState {
+                key: 1,
+                access: 0,
+                base: 0,
+                start,
+                len,
+            };
+            state.of(&pages).is_ok()
+        };
+        let all = pages.len();
+        assert!(is_valid(0, all) && is_valid(all - 1, 1));
+        assert!(!is_valid(1, all) && !is_valid(all, 1));
+        assert!(
+            !is_valid(all, 0) && !is_valid(0, 0),
+            "nothing has no address"
+        );
     }
 }
