@@ -231,11 +231,10 @@ impl PortRules {
         })?
     }
 
-    /// The rule that applies to an event of this kind. `of` describes the event, if there are rules
-    /// about such events; `None` if no rule is about this one.
-    #[inline]
-    pub fn event(&self, hook: Hook, of: impl FnOnce() -> Option<Event>) -> Option<Applied> {
-        self.has(hook).then(|| self.apply(hook, &of()?))?
+    /// The rule that applies to an event of this kind. Where events are frequent,
+    /// [`has`](Self::has) tells first whether there are rules about them.
+    pub fn event(&self, hook: Hook, event: &Event) -> Option<Applied> {
+        self.has(hook).then(|| self.apply(hook, event))?
     }
 
     /// Whether there are rules about events of this kind.
@@ -367,17 +366,15 @@ mod tests {
 
     /// The names of the rules that apply to `count` sends of QP 1.
     fn sends(rules: &PortRules, count: usize) -> Vec<String> {
-        let send = || {
-            Some(Event {
-                of: WrOpcode::Send.value(),
-                qp: 1,
-                qpn: 17,
-                service: Some(QpType::Rc),
-                ..Event::default()
-            })
+        let send = Event {
+            of: WrOpcode::Send.value(),
+            qp: 1,
+            qpn: 17,
+            service: Some(QpType::Rc),
+            ..Event::default()
         };
         let name = |_| {
-            let applied = rules.event(Hook::Send, send);
+            let applied = rules.event(Hook::Send, &send);
             applied.map_or("-".to_owned(), |applied| applied.name)
         };
         (0..count).map(name).collect()

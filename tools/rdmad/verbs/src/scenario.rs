@@ -33,8 +33,15 @@ impl Hca {
         self.rules().has(Hook::Packet)
     }
 
-    /// Records that a rule applies, and ends the process if the rule says so.
-    pub(crate) fn note_applied(&self, qpn: u32, applied: &Applied) {
+    /// The rule that applies to an event of this kind. It is recorded, and ends the process if it
+    /// says so.
+    pub(crate) fn ordered(&self, hook: Hook, event: &Event) -> Option<Applied> {
+        let applied = self.rules().event(hook, event)?;
+        self.note_applied(event.qpn, &applied);
+        Some(applied)
+    }
+
+    fn note_applied(&self, qpn: u32, applied: &Applied) {
         let Applied { number, what, .. } = applied;
         self.note_event(recorder::Event {
             kind: Kind::Ordered,
@@ -43,12 +50,11 @@ impl Hca {
             b: what.number(),
             c: 0,
         });
+        let (port, rule) = (self.recorder().port(), &applied.name);
         if applied.is_first {
-            let (port, rule) = (self.recorder().port(), &applied.name);
             tracing::info!(port, qpn, "rule {rule} applies for the first time");
         }
         if matches!(what, Effect::Kill) {
-            let (port, rule) = (self.recorder().port(), &applied.name);
             sandbox::end_process(format!("rule {rule} of port {port} kills the engine"));
         }
     }
@@ -101,16 +107,12 @@ impl Hca {
 
     /// Whether the message of the connection manager with this attribute ID is lost by a rule.
     pub(crate) fn is_message_lost(&self, qpn: u32, attribute: u16) -> bool {
-        let of = attribute.into();
         let message = Event {
-            of,
+            qpn,
+            of: attribute.into(),
             ..Event::default()
         };
-        let applied = self.rules().event(Hook::Cm, || Some(message));
-        if let Some(applied) = &applied {
-            self.note_applied(qpn, applied);
-        }
-        applied.is_some()
+        self.ordered(Hook::Cm, &message).is_some()
     }
 }
 
@@ -122,16 +124,12 @@ impl Qp {
 
     /// Like [`ordered`](Self::ordered), for an access to the MR with this order.
     fn ordered_for(&self, hca: &Hca, hook: Hook, of: u32, mr: u32) -> Option<Applied> {
-        let event = || {
-            Some(Event {
-                of,
-                mr,
-                ..self.event()?
-            })
+        let event = Event {
+            of,
+            mr,
+            ..self.event()?
         };
-        let applied = hca.rules().event(hook, event)?;
-        hca.note_applied(self.number.get(), &applied);
-        Some(applied)
+        hca.ordered(hook, &event)
     }
 
     /// An event of the QP. `None` for the GSI QP, which belongs to the kernel.

@@ -17,19 +17,13 @@ impl Cq {
     #[cold]
     pub(super) fn complete_on_order(&self, hca: &Hca, view: &DmaView, completions: &[PendingCqe]) {
         for completion in completions {
-            let event = || {
-                let qp = hca.objects.qps.get(completion.cqe.qp_num)?;
-                Some(Event {
-                    cq: self.order,
-                    ..qp.event()?
-                })
-            };
-            let applied = hca.rules().event(Hook::Completion, event);
-            let what = applied.map(|applied| {
-                hca.note_applied(completion.cqe.qp_num.get(), &applied);
-                applied.what
+            let qp = hca.objects.qps.get(completion.cqe.qp_num);
+            let event = qp.and_then(|qp| qp.event()).map(|event| Event {
+                cq: self.order,
+                ..event
             });
-            match what {
+            let applied = event.and_then(|event| hca.ordered(Hook::Completion, &event));
+            match applied.map(|applied| applied.what) {
                 Some(What::Drop) => continue,
                 Some(What::Raise(_)) => {
                     self.update(hca, view, 0, |_| false);
@@ -56,19 +50,17 @@ impl Cq {
     /// How often a completion event that is due is sent now, if there are rules about such events.
     #[cold]
     pub(super) fn events_on_order(&self, hca: &Hca, held: &mut Held) -> u32 {
-        let event = || {
-            // The CQ of the GSI QP belongs to the kernel.
-            let is_kernels = self.users.qpns().contains(&GSI_QPN);
-            let cq = self.order;
-            (!is_kernels).then_some(Event {
-                cq,
-                ..Event::default()
-            })
+        // The CQ of the GSI QP belongs to the kernel.
+        if self.users.qpns().contains(&GSI_QPN) {
+            return 1;
+        }
+        let event = Event {
+            cq: self.order,
+            ..Event::default()
         };
-        let Some(applied) = hca.rules().event(Hook::Event, event) else {
+        let Some(applied) = hca.ordered(Hook::Event, &event) else {
             return 1;
         };
-        hca.note_applied(0, &applied);
         match applied.what {
             What::Repeat => 2,
             What::Hold(time) => {
