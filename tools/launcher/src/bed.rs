@@ -39,7 +39,7 @@ const SLOW: Duration = Duration::from_secs(60);
 /// Time limit for fetching the kernels' messages at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
 /// Environment variables of this process that commands in guests get too. TESTS selects the tests
-/// of a script.
+/// of a script, and ROUNDS says how often some repeat them.
 const PASSED_ON: [&str; 2] = ["ROUNDS", "TESTS"];
 /// Number of log lines that are shown to explain a failure.
 const TAIL: usize = 30;

@@ -454,17 +454,9 @@ impl MrTable {
 
     /// The order of the MR with this key; 0 if there is none.
     pub(crate) fn order(&self, key: u32) -> u32 {
-        let Some(mr) = self.table.get(number_of(key)) else {
-            return 0;
-        };
-        let current = match &mr.kind {
-            MrKind::Fixed(region) => Some(region.key()),
-            MrKind::Fast(fast) => fast.with_region(|region| region.key()),
-        };
-        match current == Some(key) {
-            true => mr.order,
-            false => 0,
-        }
+        let mr = self.table.get(number_of(key));
+        mr.filter(|mr| mr.with_region(Region::key) == Some(key))
+            .map_or(0, |mr| mr.order)
     }
 
     /// Number of MRs.
@@ -503,10 +495,7 @@ impl MrTable {
     ) -> Option<R> {
         let held = self.table.hold(number_of(key))?;
         let mr = held.get().filter(|mr| mr.serves(pdn))?;
-        match &mr.kind {
-            MrKind::Fixed(region) => Some(visit(region)),
-            MrKind::Fast(fast) => fast.with_region(|region| visit(region)),
-        }
+        mr.with_region(visit)
     }
 
     /// Why `key` does not give work of PD `pdn` all of `access` to the bytes in `range`, or to any
@@ -523,12 +512,9 @@ impl MrTable {
         let Some(mr) = self.table.get(number_of(key)) else {
             return KeyFault(WcReason::NoSuchKey);
         };
-        let (named, fault) = match &mr.kind {
-            MrKind::Fixed(region) => (region.key() == key, region.fault(range, access)),
-            MrKind::Fast(fast) => fast
-                .with_region(|region| (region.key() == key, region.fault(range, access)))
-                .unwrap_or((true, KeyFault(WcReason::KeyRevoked))),
-        };
+        let (named, fault) = mr
+            .with_region(|region| (region.key() == key, region.fault(range, access)))
+            .unwrap_or((true, KeyFault(WcReason::KeyRevoked)));
         if !named {
             KeyFault(WcReason::NoSuchKey)
         } else if mr.pd.number() != pdn {
@@ -571,17 +557,23 @@ impl Mr {
     }
 
     fn details(&self) -> MrDetails {
-        let (is_fast, memory) = match &self.kind {
-            MrKind::Fixed(region) => (false, Some(region.details())),
-            MrKind::Fast(fast) => (true, fast.with_region(|region| region.details())),
-        };
         MrDetails {
             mrn: self.number.get(),
             pdn: self.pd.number().get(),
-            is_fast,
+            is_fast: self.fast().is_some(),
             is_revoked: self.is_revoked.load(Ordering::Acquire),
             windows: self.windows.bound(),
-            memory,
+            memory: self.with_region(Region::details),
+        }
+    }
+
+    /// Calls `visit` with the memory of the MR. `None` if the MR has none: it is for fast
+    /// registration, and free.
+    #[inline]
+    fn with_region<R>(&self, visit: impl FnOnce(&Region) -> R) -> Option<R> {
+        match &self.kind {
+            MrKind::Fixed(region) => Some(visit(region)),
+            MrKind::Fast(fast) => fast.with_region(|region| visit(region)),
         }
     }
 
