@@ -560,6 +560,18 @@ run_tests() {
 	((failed == 0))
 }
 
+# Like run_tests, for tests that put the output of foreign programs into "$work/said" and lines
+# about them into the file $outcomes: these lines end the report.
+run_telling() {
+	local status=0
+	outcomes=$(mktemp)
+	after_failure() { cat "$work/said"; }
+	run_tests "$@" || status=$?
+	sed 's/^/# /' "$outcomes"
+	rm "$outcomes"
+	return "$status"
+}
+
 # Ends a script that this machine can't run.
 skip_script() {
 	printf 'KTAP version 1\n1..0 # SKIP %s\n' "$*"
