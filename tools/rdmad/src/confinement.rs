@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{set_dumpable_behavior, set_parent_process_death_signal, DumpableBehavior};
-use sandbox::UplinkKinds;
+use sandbox::Parts;
 use sockets::broker::{self, Broker, Changed};
 use sockets::KeptFile;
-use supervisor::HAND_OVER;
+use supervisor::{Manager, HAND_OVER};
 use vswitch::Uplink;
 
 use crate::cli::{Args, BOUND_BROKER};
@@ -37,10 +38,12 @@ impl Signals {
         Ok(Self(signals.context("can't open a descriptor of signals")?))
     }
 
-    /// Waits for a signal, at most for `time`. Returns its number.
-    pub fn wait(&self, time: Duration) -> Result<Option<u32>> {
+    /// Waits for a signal, at most for `time` or until `other` is readable. Returns its number.
+    pub fn wait(&self, time: Duration, other: BorrowedFd<'_>) -> Result<Option<u32>> {
         let timeout = Timespec::try_from(time).context("a time to wait")?;
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+        let signal = PollFd::new(&self.0, PollFlags::IN);
+        let other = PollFd::from_borrowed_fd(other, PollFlags::IN);
+        match poll(&mut [signal, other], Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("can't wait for signals"),
         }
@@ -56,8 +59,8 @@ pub fn forbid_dumps() -> Result<()> {
 }
 
 /// Starts the broker, and a second broker for `file` if there is one. Turns on the sandbox for all
-/// threads that are started later.
-pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
+/// threads that are started later. The first one may pass descriptors to the service `manager`.
+pub fn begin(args: &Args, file: Option<&mut KeptFile>, manager: Option<&Manager>) -> Result<()> {
     broker::start(BOUND_BROKER, Stdio::inherit()).context("can't start the broker")?;
     if let Some(file) = file {
         let broker = Broker::start(BOUND_BROKER, Stdio::inherit());
@@ -65,10 +68,11 @@ pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
         kept.context("the broker of the state file")?;
     }
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
-    sandbox::turn_on(UplinkKinds {
+    sandbox::turn_on(Parts {
         unix: links().any(|link| matches!(link, Uplink::Unix(_))),
         udp: links().any(|link| matches!(link, Uplink::Udp { .. })),
         tap: links().any(|link| matches!(link, Uplink::Tap(_))),
+        store: manager.map(|manager| manager.as_fd().as_raw_fd()),
     })?;
     Ok(())
 }

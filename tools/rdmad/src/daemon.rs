@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use supervisor::{Deaths, Supervision};
+use supervisor::{Deaths, Store, Supervision};
 use vdev::{Records, Saved};
 
 use crate::cli::{Args, PortArgs, SocketArgs};
@@ -29,6 +29,8 @@ pub struct Former {
     /// The events that they have recorded.
     pub events: KeptEvents,
     pub deaths: Deaths,
+    /// The descriptors of their clients that the service manager keeps.
+    pub store: Arc<Store>,
 }
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
@@ -61,8 +63,8 @@ impl Daemon {
         sandbox::fill_reserves().context("can't start spare threads")?;
         let status = args.status.as_ref().map(|path| {
             let ports = ports.clone();
-            let engine = EngineReport::from(&former.deaths);
-            let look = move |has_qps| ports.report(engine.clone(), has_qps);
+            let (deaths, store) = (former.deaths.clone(), former.store.clone());
+            let look = move |has_qps| ports.report(EngineReport::new(&deaths, &store), has_qps);
             LineServer::start(path, &args.status_access(), Status(look))
         });
         let control = args.ctl.as_ref().map(|path| {

@@ -129,12 +129,15 @@ fn takes_over(left: &str, len: usize) -> Result<()> {
 /// Runs the engine: all of the daemon but its supervisor.
 fn engine(mut args: Args, start: Start) -> ExitCode {
     let mut inherited = start.inherited;
+    // The first engine of each supervisor tells that QEMU may be started.
+    let is_first = inherited.were_stored() || !start.supervision.was_ready();
     let changes = KeptText::new(start.memory.clone(), RECORDS);
     let events = KeptEvents::new(start.memory.clone(), RECORDS + kept_text::LEN);
     let records = Arc::new(Records::new(
         start.memory,
         MAX_PORTS as usize,
         &mut inherited,
+        start.store.clone(),
     ));
     if let Some(state) = start.state {
         match Saved::from_bytes(&state) {
@@ -155,7 +158,8 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     // The sandbox forbids the system call.
     let counted = dma::count_filled_pages();
     if args.sandbox == Sandbox::On {
-        if let Err(error) = confinement::begin(&args, state.file()).context(NO_SANDBOX) {
+        let manager = start.store.manager();
+        if let Err(error) = confinement::begin(&args, state.file(), manager).context(NO_SANDBOX) {
             return end(Err(error));
         }
     }
@@ -187,7 +191,9 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
             records,
             events,
             deaths: start.deaths,
+            store: start.store,
         },
+        is_first,
         supervision: start.supervision,
         state,
         restored,
@@ -208,6 +214,8 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
 /// All that an engine needs before it starts threads.
 struct Prepared {
     former: Former,
+    /// Whether the supervisor had no other engine that was ready.
+    is_first: bool,
     supervision: Supervision,
     state: State,
     restored: Restored,
@@ -226,6 +234,7 @@ fn run(
 ) -> Result<ExitCode> {
     let Prepared {
         former,
+        is_first,
         supervision,
         state,
         restored,
@@ -256,8 +265,7 @@ fn run(
     )?;
     sockets::close_left();
     sandbox::read_symbols();
-    // The first engine has told that QEMU may be started.
-    let ready_fd = args.ready_fd.filter(|_| !former.is_any);
+    let ready_fd = args.ready_fd.filter(|_| is_first);
     let listeners = Listeners::open(ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;
@@ -266,8 +274,14 @@ fn run(
     supervision.tell_ready();
     listeners.ready()?;
     let mut watchdog = Watchdog::default();
+    let mut is_stored = true;
     let signal = loop {
-        match signals.wait(watchdog::INTERVAL)? {
+        let written = former.store.write();
+        if let Some(error) = written.as_ref().err().filter(|_| is_stored) {
+            tracing::warn!("the service manager does not keep all descriptors: {error}");
+        }
+        is_stored = written.is_ok();
+        match signals.wait(watchdog::INTERVAL, former.store.changed())? {
             Some(signal) if signal == HAND_OVER as u32 => {
                 match hand_over(&daemon, &supervision, log) {
                     Ok(()) => {

@@ -14,7 +14,7 @@ use roce::net::{Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::work::With;
 use roce::{Path, Psn};
-use sandbox::{Kind, UplinkKinds};
+use sandbox::{Kind, Parts};
 use sockets::Access;
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::PcapWriter;
@@ -161,7 +161,7 @@ fn panics_reach_as_far_in_the_sandbox() {
 fn contained_in_every_kind_of_thread() {
     sandbox::end_process_on_panic(io::stderr);
     sandbox::read_symbols();
-    sandbox::turn_on(UplinkKinds::default()).unwrap();
+    sandbox::turn_on(Parts::default()).unwrap();
     // The first thread does not work for ports.
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
         let work = || assert!(sandbox::contain::<()>(|| panic!("planted")).is_err());
@@ -177,7 +177,7 @@ fn contained_in_every_kind_of_thread() {
 fn of_a_confined_thread() {
     sandbox::end_process_on_panic(io::stderr);
     sandbox::read_symbols();
-    sandbox::turn_on(UplinkKinds::default()).unwrap();
+    sandbox::turn_on(Parts::default()).unwrap();
     let worker = sandbox::spawn(Kind::Worker, "worker", || panic!("planted"));
     let _ = worker.unwrap().join();
 }

@@ -3,18 +3,13 @@
 //! Reports the readiness of the daemon to a pipe and to a service manager.
 
 use std::env;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use anyhow::{Context, Result};
 use rustix::process::getppid;
+use supervisor::{Manager, NOTIFY_SOCKET};
 
-/// The environment variable with the address of the service manager's socket (sd_notify(3)).
-const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// The environment variable of a service manager that waits for reports (sd_watchdog_enabled(3)).
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// The environment variable with the number of the process that reports, which is the supervisor.
@@ -30,16 +25,18 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the pipe of the descriptor `ready_fd`, and connects to the service manager that
-    /// [`NOTIFY_SOCKET`] names.
+    /// Opens the pipe of the descriptor `ready_fd`, and connects to the service manager. Its
+    /// failures are only logged.
     ///
     /// # Errors
     ///
     /// The pipe can't be opened.
     pub fn open(ready_fd: Option<u32>) -> Result<Self> {
         let pipe = ready_fd.map(Pipe::open).transpose()?;
-        let manager = env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty());
-        let manager = manager.and_then(|name| Manager::connect(&name));
+        let manager = Manager::connect().unwrap_or_else(|error| {
+            warn(&error);
+            None
+        });
         Ok(Self {
             pipe,
             manager,
@@ -53,23 +50,25 @@ impl Listeners {
     ///
     /// Writing to the pipe fails.
     pub fn ready(&self) -> Result<()> {
-        if let Some(manager) = &self.manager {
-            manager.tell("READY=1");
-        }
+        self.tell("READY=1");
         self.pipe.as_ref().map_or(Ok(()), Pipe::tell)
     }
 
     /// Reports that the daemon works, if the service manager ends daemons that do not.
     pub fn alive(&self) {
-        if let Some(manager) = self.manager.as_ref().filter(|_| self.is_watched) {
-            manager.tell("WATCHDOG=1");
+        if self.is_watched {
+            self.tell("WATCHDOG=1");
         }
     }
 
     /// Reports that the daemon ends.
     pub fn stopping(&self) {
-        if let Some(manager) = &self.manager {
-            manager.tell("STOPPING=1");
+        self.tell("STOPPING=1");
+    }
+
+    fn tell(&self, message: &str) {
+        if let Some(Err(error)) = self.manager.as_ref().map(|manager| manager.tell(message)) {
+            warn(&error);
         }
     }
 }
@@ -108,57 +107,8 @@ impl Pipe {
     }
 }
 
-/// A service manager.
-///
-/// Failures are only logged: the environment variable may be inherited from a process whose service
-/// manager does not manage this daemon.
-#[derive(Debug)]
-struct Manager {
-    name: String,
-    socket: UnixDatagram,
-}
-
-impl Manager {
-    fn connect(name: &OsStr) -> Option<Self> {
-        let shown = name.to_string_lossy().into_owned();
-        let connected = address(name).and_then(|address| {
-            let socket = UnixDatagram::unbound()?;
-            socket.connect_addr(&address)?;
-            // The thread has other work than to wait for a service manager.
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        });
-        match connected {
-            Ok(socket) => Some(Self {
-                name: shown,
-                socket,
-            }),
-            Err(error) => {
-                warn(&shown, &error);
-                None
-            }
-        }
-    }
-
-    fn tell(&self, message: &str) {
-        if let Err(error) = self.socket.send(message.as_bytes()) {
-            warn(&self.name, &error);
-        }
-    }
-}
-
-fn warn(name: &str, error: &io::Error) {
+fn warn(error: &io::Error) {
+    let name = env::var_os(NOTIFY_SOCKET).unwrap_or_default();
+    let name = name.to_string_lossy();
     tracing::warn!("can't notify the service manager ({NOTIFY_SOCKET}={name}): {error}");
-}
-
-/// The address of a Unix socket in the file system or, after an `@`, in the abstract name space.
-fn address(name: &OsStr) -> io::Result<SocketAddr> {
-    match name.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-        [b'/', ..] => SocketAddr::from_pathname(name),
-        _ => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "neither a path nor an abstract socket",
-        )),
-    }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use budget::LongCallStats;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
-use supervisor::{Death, Deaths};
+use supervisor::{Death, Deaths, Store};
 use vdev::InterruptStats;
 use verbs::{DataPath, Hca, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
@@ -48,6 +48,8 @@ pub struct EngineReport {
     /// Number of engines that have died since the start of the daemon.
     pub deaths: u64,
     last_death: Option<DeathReport>,
+    /// Number of files of VMs that the service manager keeps too; `None` if it keeps none.
+    stored_files: Option<usize>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -57,8 +59,8 @@ struct DeathReport {
     cause: String,
 }
 
-impl From<&Deaths> for EngineReport {
-    fn from(deaths: &Deaths) -> Self {
+impl EngineReport {
+    pub fn new(deaths: &Deaths, store: &Store) -> Self {
         let report = |death: &Death| DeathReport {
             time_us: microseconds(death.time.duration_since(UNIX_EPOCH).unwrap_or_default()),
             cause: death.cause.clone(),
@@ -66,6 +68,7 @@ impl From<&Deaths> for EngineReport {
         Self {
             deaths: deaths.count,
             last_death: deaths.last.as_ref().map(report),
+            stored_files: store.manager().map(|_| store.count()),
         }
     }
 }
@@ -506,6 +509,9 @@ impl fmt::Display for Report {
                 time_of_day(last.time_us),
                 last.cause
             )?;
+        }
+        if let Some(count) = self.engine.stored_files {
+            writeln!(f, "files that the service manager keeps: {count}")?;
         }
         let busy: u64 = self.workers.each.iter().map(|worker| worker.busy_us).sum();
         writeln!(

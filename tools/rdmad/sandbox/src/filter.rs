@@ -11,7 +11,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::lists::{self, UplinkKinds};
+use crate::lists::{self, Parts};
 use crate::{Error, Kind};
 
 /// A system call that a list allows, and the conditions on its arguments.
@@ -69,10 +69,10 @@ pub(crate) fn when(number: c_long, conditions: &[When]) -> Allowed {
 pub(crate) struct Filters([BpfProgram; Kind::ALL.len()]);
 
 impl Filters {
-    pub(crate) fn compile(uplinks: UplinkKinds) -> Result<Self, Error> {
+    pub(crate) fn compile(parts: Parts) -> Result<Self, Error> {
         let mut programs = [const { BpfProgram::new() }; Kind::ALL.len()];
         for (program, kind) in programs.iter_mut().zip(Kind::ALL) {
-            *program = allow(lists::of(kind, uplinks), kind)?;
+            *program = allow(lists::of(kind, parts), kind)?;
         }
         Ok(Self(programs))
     }

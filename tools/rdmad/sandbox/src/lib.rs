@@ -35,7 +35,7 @@ use std::sync::OnceLock;
 pub use self::contain::{contain, end_process, end_process_on_panic, read_symbols, Panicked};
 pub use self::gate::{Gate, Passer};
 pub use self::kind::Kind;
-pub use self::lists::UplinkKinds;
+pub use self::lists::Parts;
 pub use self::pulse::{LastLook, Pulse};
 pub use self::reserve::{fill_reserves, Reserve, Task};
 pub use self::threads::{confine_broker, confine_main, spawn};
@@ -74,18 +74,18 @@ pub enum Error {
 /// The filters that [`spawn`] applies to threads. Set when the sandbox is turned on.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Confines all threads that [`spawn`] starts from now on. The switch's thread may make the system
-/// calls that these uplinks need.
+/// Confines all threads that [`spawn`] starts from now on, and lets them make the system calls that
+/// these parts need.
 ///
 /// # Errors
 ///
 /// A list of system calls does not compile, or the kernel refuses a setting that all threads
 /// inherit.
-pub fn turn_on(uplinks: UplinkKinds) -> Result<(), Error> {
+pub fn turn_on(parts: Parts) -> Result<(), Error> {
     privileges::refuse_new()?;
     violation::install().map_err(Error::Signal)?;
     threads::warm_up();
-    let filters = Filters::compile(uplinks)?;
+    let filters = Filters::compile(parts)?;
     filter::forbid_for_ever()?;
     FILTERS.set(filters).map_err(|_| Error::Again)
 }

@@ -5,6 +5,8 @@
 //! The lists limit how a thread obtains new descriptors, not how it uses its present ones. So the
 //! lists have `write` without conditions, and no `open`.
 
+use std::os::fd::RawFd;
+
 use libc::*;
 
 use crate::filter::When::{Has, Is, Lacks, Null};
@@ -19,26 +21,28 @@ const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 const UFFDIO_COPY: u32 = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: u32 = 0xc020_aa04;
 
-/// The kinds of uplinks of the daemon. Each kind needs system calls that ports don't need.
+/// Parts of the daemon that need system calls of their own, and that not each daemon has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UplinkKinds {
+pub struct Parts {
     /// Whether there are uplinks over Unix sockets.
     pub unix: bool,
     /// Whether there are uplinks over UDP.
     pub udp: bool,
     /// Whether there are uplinks by tap interfaces.
     pub tap: bool,
+    /// The socket of a service manager that keeps descriptors.
+    pub store: Option<RawFd>,
 }
 
-/// System calls of threads of `kind`, in a daemon with these uplinks.
-pub(crate) fn of(kind: Kind, uplinks: UplinkKinds) -> Vec<Allowed> {
+/// System calls of threads of `kind`, in a daemon with these parts.
+pub(crate) fn of(kind: Kind, parts: Parts) -> Vec<Allowed> {
     let own = match kind {
-        Kind::Main => main(),
+        Kind::Main => main(parts),
         Kind::Log => Vec::new(),
         Kind::Worker => worker(),
         Kind::Socket => socket(),
         Kind::Service => service(),
-        Kind::Switch => switch(uplinks),
+        Kind::Switch => switch(parts),
         Kind::Capture => vec![any(SYS_write)],
         Kind::Status => status(),
         Kind::Control => control(),
@@ -231,10 +235,14 @@ pub(crate) fn broker(replaces: bool) -> Vec<Allowed> {
     [all(), own].concat()
 }
 
-fn main() -> Vec<Allowed> {
+fn main(parts: Parts) -> Vec<Allowed> {
     // The state that it hands over is written by `pwrite`.
-    let state = vec![any(SYS_pwrite64)];
-    [events(), interrupts(), errands(), state].concat()
+    let mut own = vec![any(SYS_pwrite64)];
+    if let Some(manager) = parts.store {
+        // Passes descriptors, but to the service manager alone. A descriptor is not negative.
+        own.push(when(SYS_sendmsg, &[Is(0, manager as u32)]));
+    }
+    [events(), interrupts(), errands(), own].concat()
 }
 
 fn worker() -> Vec<Allowed> {
@@ -249,6 +257,8 @@ fn socket() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
         credentials(),
+        // Keeps a descriptor open until the service manager has it.
+        when(SYS_fcntl, &[Is(1, F_DUPFD_CLOEXEC as u32)]),
         // Replies, which go through a pipe.
         any(SYS_pipe2),
         any(SYS_splice),
@@ -269,7 +279,7 @@ fn socket() -> Vec<Allowed> {
     .concat()
 }
 
-fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
+fn switch(parts: Parts) -> Vec<Allowed> {
     let mut own = vec![
         #[cfg(target_arch = "x86_64")]
         any(SYS_epoll_wait),
@@ -284,15 +294,15 @@ fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
         credentials(),
         any(SYS_writev),
     ];
-    if uplinks.unix {
+    if parts.unix {
         // Receiving of batches. Unlike `recvmsg`, this call can't receive descriptors.
         own.push(any(SYS_readv));
     }
-    if uplinks.udp {
+    if parts.udp {
         // Sending and receiving of several frames by one call.
         own.extend([any(SYS_recvmsg), any(SYS_sendmsg)]);
     }
-    if uplinks.tap {
+    if parts.tap {
         own.extend([
             any(SYS_readv),
             // Attaching to an interface that was created again.

@@ -1,35 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptors that an engine has left open.
+//! Descriptors that an engine has left open, or that the service manager has kept.
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The descriptors that the last engine has left open. Dropping this value closes those that were
 /// not taken.
 ///
 /// # Invariants
 ///
-/// The descriptors are open, and no other value of this process owns them.
+/// The descriptors of `open` are open, and no other value of this process owns them.
 #[derive(Debug, Default)]
-pub struct Inherited(BTreeSet<RawFd>);
+pub struct Inherited {
+    open: BTreeSet<RawFd>,
+    /// The slots of the [store](crate::Store) from which they come, if the service manager has kept
+    /// them. Their numbers are not those by which earlier engines knew them.
+    slots: Option<BTreeMap<u32, RawFd>>,
+}
 
 impl Inherited {
     /// The descriptors that the last engine has left. To be called before the process opens others.
-    pub(crate) fn of(left: BTreeSet<RawFd>) -> Self {
+    ///
+    /// With `slots`, they come from the service manager.
+    pub(crate) fn of(left: BTreeSet<RawFd>, slots: Option<BTreeMap<u32, RawFd>>) -> Self {
         // The invariant holds: the last engine has opened these descriptors, and was dead or shared
-        // them no longer when the supervisor listed them. This process is a copy of the supervisor,
-        // which owns others.
-        Self(left)
+        // them no longer when the supervisor listed them; or the process was started with them.
+        // This process is a copy of the supervisor, which owns others.
+        Self { open: left, slots }
+    }
+
+    /// Whether the descriptors come from the service manager, which has kept them when a supervisor
+    /// has ended.
+    pub fn were_stored(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// The descriptor that was recorded with this number and slot. One slot may be recorded with
+    /// several numbers.
+    pub fn take_recorded(&mut self, number: RawFd, slot: u32) -> Option<OwnedFd> {
+        let Some(slots) = &self.slots else {
+            return self.take(number);
+        };
+        let number = *slots.get(&slot)?;
+        if !self.open.contains(&number) {
+            return None;
+        }
+        // SAFETY: By the type invariant, the descriptor is open, and only `self` could close it.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        file.try_clone_to_owned().ok()
     }
 
     /// The descriptor with this number, if it is one of these and was not taken yet.
     pub fn take(&mut self, number: RawFd) -> Option<OwnedFd> {
-        self.0.remove(&number).then(|| {
+        self.open.remove(&number).then(|| {
             // SAFETY: By the type invariant, and the number was removed.
             unsafe { OwnedFd::from_raw_fd(number) }
         })
@@ -37,14 +65,17 @@ impl Inherited {
 
     /// All descriptors that were not taken yet.
     pub fn take_all(&mut self) -> Vec<OwnedFd> {
-        let numbers = self.0.clone().into_iter();
+        let numbers = self.open.clone().into_iter();
         numbers.filter_map(|number| self.take(number)).collect()
     }
 }
 
 impl FromIterator<OwnedFd> for Inherited {
     fn from_iter<I: IntoIterator<Item = OwnedFd>>(files: I) -> Self {
-        Self(files.into_iter().map(OwnedFd::into_raw_fd).collect())
+        Self {
+            open: files.into_iter().map(OwnedFd::into_raw_fd).collect(),
+            slots: None,
+        }
     }
 }
 

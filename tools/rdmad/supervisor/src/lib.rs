@@ -18,11 +18,18 @@
 //! over](Supervision::hand_over) its state and to end. The supervisor then executes the
 //! [program](successor) that is at its path now, which starts the next engine with that state. The
 //! last engine is killed then, and also if it does not answer.
+//!
+//! If a service manager has a [store](Store) of descriptors, it keeps the memory and all
+//! descriptors that engines have recorded. A supervisor that the manager starts after the death of
+//! another one takes them over, and its first engine goes on as after the death of an engine.
 
 #![deny(unsafe_code)]
 
 mod child;
 mod inherited;
+mod manager;
+mod memory;
+mod store;
 mod successor;
 mod supervision;
 
@@ -31,7 +38,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::forget;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,12 +45,16 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::sys::signal::{self, SigSet};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fs::{fcntl_add_seals, fcntl_get_seals, memfd_create, MemfdFlags, SealFlags};
+use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::io::Errno;
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions, WaitStatus};
-use vm_memory::{FileOffset, MmapRegion};
+use vm_memory::MmapRegion;
 
 pub use self::inherited::Inherited;
+pub use self::manager::{Manager, NOTIFY_SOCKET};
+pub use self::memory::format;
+use self::memory::{Memory, Stored};
+pub use self::store::Store;
 use self::successor::{Left, Successor};
 pub use self::supervision::Supervision;
 
@@ -67,6 +77,8 @@ pub struct Start {
     pub state: Option<Vec<u8>>,
     pub deaths: Deaths,
     pub supervision: Supervision,
+    /// The descriptors that the service manager keeps.
+    pub store: Arc<Store>,
 }
 
 /// The unexpected ends of engines since the start of the supervisor.
@@ -84,6 +96,14 @@ pub struct Death {
     pub cause: String,
 }
 
+impl Deaths {
+    fn add(&mut self, cause: String) {
+        self.count += 1;
+        let time = SystemTime::now();
+        self.last = Some(Death { time, cause });
+    }
+}
+
 impl Start {
     /// The start of an engine without a supervisor.
     ///
@@ -92,12 +112,14 @@ impl Start {
     /// There is not enough memory.
     pub fn alone(memory: usize) -> io::Result<Self> {
         let memory = Memory::new(memory)?;
+        let supervision = Supervision::new(&memory.file, request()?, state_file()?)?;
         Ok(Self {
             inherited: Inherited::default(),
             memory: memory.of_engines()?,
             state: None,
             deaths: Deaths::default(),
-            supervision: Supervision::new(&memory.file, request()?, state_file()?)?,
+            store: Arc::new(Store::new(None, 0, supervision.clone())?),
+            supervision,
         })
     }
 }
@@ -119,14 +141,24 @@ pub fn supervise(
     engine: impl FnOnce(Start) -> ExitCode,
 ) -> io::Result<ExitCode> {
     let before = inherited::open_files()?;
-    let (memory, left_state, own) = match Left::take() {
-        Some(left) => {
+    // A program that takes over has the descriptors anyway.
+    let stored = Stored::take(format, memory)?;
+    let (memory, left_state, own, mut slots) = match (Left::take(), stored) {
+        (Some(left), _) => {
             // Other programs that this one starts, such as brokers, get none of them.
             inherited::set_kept_over_exec(&(&before - &left.own), false)?;
             let memory = Memory::take_over(left.memory, memory)?;
-            (memory, Some(left.state), left.own)
+            (memory, Some(left.state), left.own, None)
         }
-        None => (Memory::new(memory)?, None, before.clone()),
+        (None, Some(stored)) => {
+            let own = &before - &stored.slots.values().copied().collect();
+            (stored.memory, None, own, Some(stored.slots))
+        }
+        (None, None) => {
+            let memory = Memory::new(memory)?;
+            memory.store(format);
+            (memory, None, before.clone(), None)
+        }
     };
     let mut signals = SigSet::empty();
     for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, UPGRADE] {
@@ -150,6 +182,10 @@ pub fn supervise(
     // Closed here: another file with its number would seem to be the last engine's.
     let mut state = left_state.and_then(|file| supervisor.state_from(&file));
     let mut deaths = Deaths::default();
+    if slots.is_some() {
+        supervisor.supervision.begin_again();
+        deaths.add("has ended with its supervisor".to_owned());
+    }
     loop {
         let began = Instant::now();
         // Before the engine runs: from then on this process opens and closes files of its own.
@@ -161,16 +197,22 @@ pub fn supervise(
             signals.remove(UPGRADE);
             signals.thread_unblock()?;
             let supervision = supervisor.supervision.clone();
+            // Without the memory.
+            let most = manager::capacity().saturating_sub(1);
+            // The engine tells of a manager that can't be reached.
+            let manager = Manager::connect().ok().flatten().filter(|_| most > 0);
             // These and their clones have descriptors of the supervisor, which stay open.
             forget((supervisor, memory.file, of_engines.clone()));
             return Ok(engine(Start {
-                inherited: Inherited::of(left),
+                inherited: Inherited::of(left, slots),
                 memory: of_engines,
                 state,
                 deaths,
+                store: Arc::new(Store::new(manager, most, supervision.clone())?),
                 supervision,
             }));
         };
+        slots = None;
         let end = supervisor.await_end(engine_id)?;
         if !supervisor.is_ending && supervisor.upgrade.take().is_some() {
             let left = &inherited::open_files()? - &of_supervisor;
@@ -203,20 +245,11 @@ pub fn supervise(
         tell(&format!(
             "the engine, process {engine_id}, {cause}: another one starts in {pause:?}"
         ));
-        deaths.count += 1;
-        let time = SystemTime::now();
-        deaths.last = Some(Death { time, cause });
+        deaths.add(cause);
         if supervisor.is_ended_within(pause)? {
             return Ok(ExitCode::SUCCESS);
         }
     }
-}
-
-/// The format of memory of `len` bytes for engines, whose content has this `format`, as the program
-/// that takes over is asked for it. The first number is the version of the supervisor's own part.
-pub fn format(format: &str, len: usize) -> String {
-    let len = len.next_multiple_of(4096);
-    format!("2.{format}.{len}")
 }
 
 /// The signal that requests an upgrade.
@@ -491,71 +524,6 @@ fn tell(line: &str) {
     let mut fds = [PollFd::from_borrowed_fd(error, PollFlags::OUT)];
     if poll(&mut fds, Some(&Timespec::default())) == Ok(1) {
         let _ = writeln!(io::stderr(), "virtio-rdmad: {line}");
-    }
-}
-
-/// The memory that supervisor and engines share, which outlives the program: a file.
-struct Memory {
-    file: File,
-    /// Bytes of the engines, after those of the [`Supervision`].
-    len: usize,
-    identity: (u64, u64),
-}
-
-/// The memory has always the same size, so that no access to it fails.
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
-
-/// Device and inode of a file.
-fn identity(file: &File) -> io::Result<(u64, u64)> {
-    let metadata = file.metadata()?;
-    Ok((metadata.dev(), metadata.ino()))
-}
-
-impl Memory {
-    fn new(len: usize) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(memfd_create("virtio-rdmad", flags)?);
-        let len = len.next_multiple_of(4096);
-        file.set_len((supervision::LEN + len) as u64)?;
-        fcntl_add_seals(&file, SEALS)?;
-        let identity = identity(&file)?;
-        Ok(Self {
-            file,
-            len,
-            identity,
-        })
-    }
-
-    /// The memory of the program before this one.
-    fn take_over(file: File, len: usize) -> io::Result<Self> {
-        let len = len.next_multiple_of(4096);
-        let is_whole = file.metadata()?.len() == (supervision::LEN + len) as u64;
-        // A file of another kind has no seals.
-        if !is_whole || !fcntl_get_seals(&file)?.contains(SEALS) {
-            return Err(io::Error::other("the old program has left other memory"));
-        }
-        let identity = identity(&file)?;
-        Ok(Self {
-            file,
-            len,
-            identity,
-        })
-    }
-
-    /// Checks that the descriptor is still that of the memory: an engine can replace it.
-    fn check(&self) -> io::Result<()> {
-        match identity(&self.file)? == self.identity {
-            true => Ok(()),
-            false => Err(io::Error::other("an engine has replaced the memory")),
-        }
-    }
-
-    fn of_engines(&self) -> io::Result<Arc<MmapRegion>> {
-        let at = FileOffset::new(self.file.try_clone()?, supervision::LEN as u64);
-        let memory = MmapRegion::from_file(at, self.len);
-        Ok(Arc::new(memory.map_err(io::Error::other)?))
     }
 }
 

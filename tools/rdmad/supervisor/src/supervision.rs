@@ -28,8 +28,10 @@ const REFUSALS: usize = 1;
 const STATE_LEN: usize = 2;
 /// Whether the present engine works.
 const WORKS: usize = 3;
-const TEXT_LEN: usize = 4;
-const TEXT: usize = 5;
+/// Number of slots of the service manager's store that were ever used.
+const SLOTS: usize = 4;
+const TEXT_LEN: usize = 5;
+const TEXT: usize = 6;
 const WORD: usize = size_of::<u64>();
 /// Maximum length of a state in bytes.
 const MAX_STATE: u64 = 1 << 30;
@@ -68,6 +70,22 @@ impl Supervision {
     pub(crate) fn begin(&self) {
         let _ = rustix::io::read(&**self.request, &mut [0; 8]);
         self.word(WORKS).store(0, Ordering::Release);
+    }
+
+    /// The last supervisor has ended: what its last engine has handed over or refused is lost.
+    pub(crate) fn begin_again(&self) {
+        self.word(STATE_LEN).store(0, Ordering::Release);
+    }
+
+    /// Number of slots of the store that were ever used.
+    pub(crate) fn slots(&self) -> u32 {
+        let slots = self.word(SLOTS).load(Ordering::Acquire);
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+
+    /// The slots up to the one with this number are used.
+    pub(crate) fn use_slots(&self, number: u32) {
+        self.word(SLOTS).fetch_max(number.into(), Ordering::AcqRel);
     }
 
     /// Whether the present engine works, so it can be asked to hand over.

@@ -28,6 +28,7 @@ mod process;
 mod queues;
 mod region;
 mod rings;
+mod store;
 mod tenants;
 mod virtqueue;
 mod virtqueue_mode;
@@ -63,6 +64,11 @@ fn daemon_with(dir: &Path, path: &str, more: &[&str]) -> Daemon {
 
 /// Like [`daemon_with`], with another program.
 fn daemon_of(program: &Path, dir: &Path, path: &str, more: &[&str]) -> Daemon {
+    Daemon::start(command_of(program, dir, path, more))
+}
+
+/// The command of a daemon, whose `--ready-fd` is its standard output.
+fn command_of(program: &Path, dir: &Path, path: &str, more: &[&str]) -> Command {
     let mut command = Command::new(program);
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {
         let socket = dir.join(name);
@@ -71,7 +77,7 @@ fn daemon_of(program: &Path, dir: &Path, path: &str, more: &[&str]) -> Daemon {
         command.args(["--port", &port]);
     }
     command.args(["--ready-fd", "1", "--path", path]).args(more);
-    Daemon::start(command)
+    command
 }
 
 /// Runs a test with two sides that are not connected, once with the direct path and once with

@@ -6,7 +6,7 @@
 //! reverse. No lock is held during a call of the device.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -287,10 +287,14 @@ impl PciFunction {
     /// Maps a region of the client's memory.
     pub(crate) fn map(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
         // The map keeps the descriptor open.
-        let number = file.as_raw_fd();
-        self.map_file(region, file)?;
-        self.state.record.add_region(region, number);
-        Ok(())
+        let record = &self.state.record;
+        let kept = record.keep(file.as_fd());
+        let mapped = self.map_file(region, file);
+        match mapped {
+            Ok(()) => record.add_region(region, kept),
+            Err(_) => record.forget(kept),
+        }
+        mapped
     }
 
     /// Maps a region; the record has it already, or gets it afterwards.

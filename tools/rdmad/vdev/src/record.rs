@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use dma::{Region, MAX_REGIONS};
 use parking_lot::Mutex;
-use supervisor::{Inherited, Start};
+use supervisor::{Inherited, Start, Store};
 use vm_memory::{MmapRegion, VolatileMemory};
 
 use crate::message::{Header, Payload, Structure};
@@ -37,11 +37,15 @@ use crate::saved::{FunctionSaved, Saved};
 pub const MAX_NAME: usize = 64;
 const WORD: usize = size_of::<u64>();
 
-// Words of the memory: how many records were ever used at most, and the records.
+// Words of the memory: how many records were ever used at most, whether descriptors get other
+// numbers, and the records.
 const USED: usize = 0;
-const RECORDS: usize = 1;
+/// Not 0 while an engine replaces the numbers of descriptors that come from the service manager.
+const RENUMBERING: usize = 1;
+const RECORDS: usize = 2;
 
-// Words of a record. A descriptor is stored as its number plus 1, and 0 is none.
+// Words of a record. The low half of a descriptor's word is its number plus 1, and 0 is none. The
+// high half is its slot in the service manager's store.
 const NAME: usize = 0;
 const CONNECTION: usize = NAME + MAX_NAME / WORD;
 /// The ends of the pipe of replies.
@@ -107,6 +111,7 @@ pub(crate) struct FormerFunction {
 #[derive(Debug)]
 pub struct Records {
     memory: Arc<MmapRegion>,
+    store: Arc<Store>,
     states: Mutex<Vec<State>>,
     /// The functions that the last engine has handed over.
     saved: Mutex<Option<Saved>>,
@@ -127,7 +132,7 @@ enum State {
 impl Records {
     /// Version of what a record contains, and of the number of records. To be increased with each
     /// change: a program does not take over from one with another format.
-    pub const FORMAT: u32 = 2;
+    pub const FORMAT: u32 = 3;
 
     /// Number of bytes of memory for `count` records.
     pub const fn len(count: usize) -> usize {
@@ -135,16 +140,32 @@ impl Records {
     }
 
     /// `count` records at the beginning of `memory`, which is zero in the first engine. Takes the
-    /// descriptors that they name.
-    pub fn new(memory: Arc<MmapRegion>, count: usize, inherited: &mut Inherited) -> Self {
+    /// descriptors that they name, and keeps them in the `store`.
+    pub fn new(
+        memory: Arc<MmapRegion>,
+        count: usize,
+        inherited: &mut Inherited,
+        store: Arc<Store>,
+    ) -> Self {
         let used = word(&memory, USED).load(Ordering::Acquire);
+        let renumbering = word(&memory, RENUMBERING);
+        if inherited.were_stored() {
+            renumbering.store(1, Ordering::Release);
+        } else if renumbering.load(Ordering::Acquire) != 0 {
+            // An engine has died before it was done. Nobody knows which numbers are new.
+            *inherited = Inherited::default();
+        }
         let state = |index| {
             // Most records stay untouched, so that they take neither memory nor time.
             if index as u64 >= used {
                 return State::Free;
             }
-            let memory = &*memory;
-            let words = Words { memory, index };
+            let (memory, store) = (&*memory, &*store);
+            let words = Words {
+                memory,
+                store,
+                index,
+            };
             let Some(former) = words.former(inherited) else {
                 // It must not refer to descriptors that others get later.
                 if words.get(CONNECTION) != 0 {
@@ -155,8 +176,10 @@ impl Records {
             State::Former(Box::new(former))
         };
         let states = Mutex::new((0..count).map(state).collect());
+        renumbering.store(0, Ordering::Release);
         Self {
             memory,
+            store,
             states,
             saved: Mutex::default(),
             restoring: Arc::default(),
@@ -184,11 +207,12 @@ impl Records {
     ///
     /// There is not enough memory.
     pub fn alone(count: usize) -> io::Result<Arc<Self>> {
-        let memory = Start::alone(Self::len(count))?.memory;
+        let start = Start::alone(Self::len(count))?;
         Ok(Arc::new(Self::new(
-            memory,
+            start.memory,
             count,
             &mut Inherited::default(),
+            start.store,
         )))
     }
 
@@ -242,6 +266,7 @@ impl Records {
     fn at(&self, index: usize) -> Words<'_> {
         Words {
             memory: &self.memory,
+            store: &self.store,
             index,
         }
     }
@@ -258,6 +283,7 @@ pub(crate) struct Record {
 #[derive(Clone, Copy)]
 struct Words<'a> {
     memory: &'a MmapRegion,
+    store: &'a Store,
     index: usize,
 }
 
@@ -274,15 +300,28 @@ impl Words<'_> {
         self.word(index).store(value, Ordering::Release);
     }
 
+    /// Replaces the descriptor at a word, also in the store.
     fn set_file(&self, index: usize, file: Option<BorrowedFd<'_>>) {
-        // A valid descriptor is not negative.
-        let number = file.map_or(0, |file| file.as_raw_fd() as u64 + 1);
-        self.set(index, number);
+        let before = self.get(index);
+        let Some(file) = file else {
+            self.set(index, 0);
+            self.store.replace(slot(before), None);
+            return;
+        };
+        // The recorded one is open, so it is the same if it has the same number.
+        if number(before) != Some(file.as_raw_fd()) {
+            let slot = self.store.replace(slot(before), Some(file));
+            self.set(index, recorded(file.as_raw_fd(), slot));
+        }
     }
 
+    /// Takes the descriptor at a word, which may get another number.
     fn take_file(&self, index: usize, inherited: &mut Inherited) -> Option<OwnedFd> {
-        let number = self.get(index).checked_sub(1)?;
-        inherited.take(RawFd::try_from(number).ok()?)
+        let word = self.get(index);
+        let file = inherited.take_recorded(number(word)?, slot(word))?;
+        let slot = self.store.keep_again(slot(word), file.as_fd());
+        self.set(index, recorded(file.as_raw_fd(), slot));
+        Some(file)
     }
 
     fn name(&self) -> [u64; MAX_NAME / WORD] {
@@ -306,6 +345,9 @@ impl Words<'_> {
     }
 
     fn forget_client(&self) {
+        for word in file_words() {
+            self.set_file(word, None);
+        }
         for word in CONNECTION..WORDS {
             self.set(word, 0);
         }
@@ -440,15 +482,27 @@ impl Record {
             .set_file(VECTORS + usize::from(vector), eventfd);
     }
 
-    /// Records a region that was mapped. The map has room for it.
-    pub(crate) fn add_region(&self, region: Region, file: RawFd) {
+    /// Stores the file of a region that is being mapped. Returns the word by which it is recorded
+    /// afterwards.
+    pub(crate) fn keep(&self, file: BorrowedFd<'_>) -> u64 {
+        recorded(file.as_raw_fd(), self.records.store.replace(0, Some(file)))
+    }
+
+    /// Forgets a file that was [kept](Self::keep) and is not recorded.
+    pub(crate) fn forget(&self, file: u64) {
+        self.records.store.replace(slot(file), None);
+    }
+
+    /// Records a region that was mapped, and its file, which was [kept](Self::keep). The map has
+    /// room for it.
+    pub(crate) fn add_region(&self, region: Region, file: u64) {
         let words = self.words();
         if let Some(at) = region_places().find(|at| words.region(*at).is_none()) {
             words.set(at + REGION_IOVA, region.iova);
             words.set(at + REGION_OFFSET, region.offset);
             words.set(at + REGION_LEN, region.len);
             words.set(at + REGION_WRITABLE, region.writable.into());
-            words.set(at + REGION_FILE, file as u64 + 1);
+            words.set(at + REGION_FILE, file);
         }
     }
 
@@ -459,7 +513,7 @@ impl Record {
         for at in region_places() {
             let region = words.region(at);
             if region.is_some_and(|region| (iova..end).contains(&region.iova)) {
-                words.set(at + REGION_FILE, 0);
+                words.set_file(at + REGION_FILE, None);
             }
         }
     }
@@ -486,6 +540,22 @@ fn word(memory: &MmapRegion, index: usize) -> &AtomicU64 {
     word.expect("`Records::new` counts the records that fit")
 }
 
+/// The word of a descriptor that has this slot.
+fn recorded(number: RawFd, slot: u32) -> u64 {
+    // A valid descriptor is not negative.
+    (number as u64 + 1) | (u64::from(slot) << 32)
+}
+
+/// The number of a descriptor's word.
+fn number(word: u64) -> Option<RawFd> {
+    (word as u32).checked_sub(1)?.try_into().ok()
+}
+
+/// The slot of a descriptor's word.
+fn slot(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
 /// A message as a word.
 fn message(header: &Header) -> u64 {
     let command = u64::from(header.command) << 16;
@@ -495,6 +565,13 @@ fn message(header: &Header) -> u64 {
 /// The first word of each region.
 fn region_places() -> impl Iterator<Item = usize> {
     (0..MAX_REGIONS).map(|number| REGIONS + number * REGION)
+}
+
+/// The words of descriptors. That of the connection comes first.
+fn file_words() -> impl Iterator<Item = usize> {
+    let connection = CONNECTION..CONNECTION + 3;
+    let regions = region_places().map(|at| at + REGION_FILE);
+    connection.chain(regions).chain(VECTORS..WORDS)
 }
 
 /// The first [`MAX_NAME`] bytes of a name as words.
@@ -532,7 +609,8 @@ mod tests {
     }
 
     fn records(memory: &Arc<MmapRegion>, mut inherited: Inherited) -> Arc<Records> {
-        Arc::new(Records::new(memory.clone(), 3, &mut inherited))
+        let store = Start::alone(1).unwrap().store;
+        Arc::new(Records::new(memory.clone(), 3, &mut inherited, store))
     }
 
     fn file() -> OwnedFd {
@@ -554,7 +632,7 @@ mod tests {
                 len: 4096,
                 writable: number == 2,
             };
-            record.add_region(region, file.as_raw_fd());
+            record.add_region(region, record.keep(file.as_fd()));
         }
         record.remove_regions(1 << 20, 4096);
         record.set_vector(3, Some(files[4].as_fd()));
@@ -608,16 +686,22 @@ mod tests {
     /// A first engine touches one page of the memory, and the next one the records that were used.
     #[test]
     fn unused_records_take_no_memory() {
-        let memory = Start::alone(Records::len(100)).unwrap().memory;
+        let start = Start::alone(Records::len(100)).unwrap();
+        let memory = start.memory;
         let pages = || {
             let file = memory.file_offset().unwrap().file();
             file.metadata().unwrap().blocks() / 8
         };
-        let of_first = Arc::new(Records::new(memory.clone(), 100, &mut Inherited::default()));
-        assert_eq!(pages(), 1);
+        let records = |mut inherited| {
+            let store = start.store.clone();
+            Arc::new(Records::new(memory.clone(), 100, &mut inherited, store))
+        };
+        let before = pages();
+        let of_first = records(Inherited::default());
+        assert_eq!(pages(), before + 1);
         forget(of_first.open("a").unwrap());
         let of_one = pages();
-        Records::new(memory.clone(), 100, &mut [file()].into_iter().collect());
+        records([file()].into_iter().collect());
         assert_eq!(pages(), of_one);
     }
 
@@ -634,8 +718,13 @@ mod tests {
                     0 => files[5].as_raw_fd() as u64 + 1,
                     _ => number,
                 };
-                let (memory, index) = (&memory, 0);
-                Words { memory, index }.set(false_word, number);
+                let (memory, store, index) = (&memory, &Start::alone(1).unwrap().store, 0);
+                let words = Words {
+                    memory,
+                    store,
+                    index,
+                };
+                words.set(false_word, number);
                 let next = records(memory, files.into_iter().collect());
                 assert!(
                     next.open("a").unwrap().1.is_none(),

@@ -16,7 +16,7 @@ use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
 
 use list::{Act, ACTS};
-use sandbox::{Kind, UplinkKinds};
+use sandbox::{Kind, Parts};
 
 /// First argument of a process that tries one system call.
 const ATTEMPT: &str = "attempt";
@@ -77,12 +77,13 @@ fn attempt(kind: &str, act: &str) {
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = kind.unwrap();
     // With all kinds of uplinks, the lists allow the most system calls.
-    let uplinks = UplinkKinds {
+    let parts = Parts {
         unix: true,
         udp: true,
         tap: true,
+        store: None,
     };
-    sandbox::turn_on(uplinks).unwrap();
+    sandbox::turn_on(parts).unwrap();
     if kind == Kind::Main {
         sandbox::confine_main().unwrap();
         act();
