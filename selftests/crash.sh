@@ -41,7 +41,7 @@ test_programs_are_told() {
 
 # Traffic that compares its data goes on over upgrades of the daemon's program.
 test_the_program_is_replaced() {
-	local round status=0
+	local round
 	if in_virtqueue_mode; then
 		# Its queues can't be handed over, so the device is recovered.
 		mark_log
@@ -60,9 +60,7 @@ test_the_program_is_replaced() {
 		on 0 daemon upgrade 1
 		until_ok 60 goes_on
 	done
-	touch "$work/stop"
-	wait "$soak" || status=$?
-	((status == 0)) || fail "$(<"$work/soak")"
+	stop_soak
 	if log_since virtio_rdma; then
 		fail "the driver has noticed something"
 	fi

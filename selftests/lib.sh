@@ -324,7 +324,7 @@ traffic() {
 }
 
 # Starts traffic that continues until the file "$work/stop" exists, and waits for its first round.
-# $netns is the network namespace of the traffic, if it is set.
+# $soak_test is its test, "soak" if it is not set, and $netns its network namespace, if it is set.
 start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
@@ -334,9 +334,17 @@ start_soak() {
 	local name
 	name=$(device 1)
 	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" \
-		"$peer" soak >"$work/soak" 2>&1 &
+		"$peer" "${soak_test:-soak}" >"$work/soak" 2>&1 &
 	soak=$!
 	until_ok 60 grep -q 'soak: round' "$work/soak"
+}
+
+# Ends the traffic, which must have succeeded.
+stop_soak() {
+	local status=0
+	touch "$work/stop"
+	wait "$soak" || status=$?
+	((status == 0)) || fail "$(<"$work/soak")"
 }
 
 # Checks that the traffic soon ends with an error after its device has gone.

@@ -228,6 +228,7 @@ pub const ALL: &[Test] = &[
     special("port_down", ports::down),
     special("scattered_rings", scattered::rings),
     special("soak", soak::soak),
+    special("counted", soak::counted),
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),
     special("hostile_unmapped", hostile::unmapped),

@@ -5,36 +5,29 @@
 
 use std::hint::spin_loop;
 use std::path::Path;
-use std::time::Duration;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{Cq, Op, SendWr, Wc};
+use crate::rdma::{access, Caps, Cq, Mr, Op, Pd, Qp, SendWr, Srq, Wc};
 use crate::session::Session;
 
 /// Longest time to wait for a completion of the endless traffic. It is shorter than in the
 /// other tests: scripts remove the device and wait until both sides detect this.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// SENDs, WRITEs and READs with verified data, until the file `until` exists. Prints the number of
-/// rounds after every 50 rounds.
+/// SENDs, WRITEs and READs with verified data, until the file `until` exists.
 pub fn soak(session: &mut Session) -> Result<()> {
     const SIZE: usize = 20_000;
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(3 * SIZE)?;
     let remote = session.swap_memory(&mr)?;
-    let until = session.settings.until.clone();
-    for round in 0_u64.. {
-        let enough = match &until {
-            Some(file) => round != 0 && file.exists(),
-            None => round == u64::from(session.settings.rounds),
-        };
-        let own = u64::from(session.active() && enough);
-        let [other] = session.peer.swap([own])?;
-        if own | other != 0 {
-            println!("# soak: {round} rounds");
+    for round in 0.. {
+        if is_over(session, round)? {
             break;
         }
         let message = bytes(round, SIZE);
@@ -62,11 +55,126 @@ pub fn soak(session: &mut Session) -> Result<()> {
         if !session.active() {
             compare("WRITE", &mr.read(SIZE, SIZE), &message)?;
         }
-        if round % 50 == 0 {
-            println!("# soak: round {round}");
+    }
+    Ok(())
+}
+
+/// SENDs to an SRQ, WRITEs to words that the peer polls, counts and clears, and atomic additions,
+/// until the file `until` exists. Each must have its effect exactly once: none may get lost or be
+/// done again.
+pub fn counted(session: &mut Session) -> Result<()> {
+    const COUNT: usize = 32;
+    const WORD: usize = size_of::<u64>();
+    // Places of words in the memory: those that are written, received messages, the sum, the values
+    // that additions have found, and those that are sent.
+    const WRITTEN: usize = 0;
+    const RECEIVED: usize = WRITTEN + COUNT;
+    const SUM: usize = RECEIVED + COUNT;
+    const FOUND: usize = SUM + 1;
+    const SENT: usize = FOUND + COUNT;
+    const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
+    let options = Options {
+        access: ACCESS,
+        reads: 4,
+        caps: Caps {
+            send_wr: 3 * COUNT as u32,
+            ..Options::default().caps
+        },
+        ..Options::default()
+    };
+    let pd = Pd::new(&session.context)?;
+    let srq = Srq::new(&pd, COUNT as u32)?;
+    let send = Cq::new(&session.context, options.caps.send_wr, None)?;
+    let recv = Cq::new(&session.context, COUNT as u32, None)?;
+    let qp = Qp::with_srq(options.kind, &pd, [&send, &recv], &srq, options.caps)?;
+    let qp = Rc::new(qp);
+    Endpoint::link(session, &qp, &options)?;
+    let mr = Mr::new(&pd, (SENT + COUNT) * WORD, ACCESS)?;
+    let word = |at: usize| mr.word(at * WORD);
+    let sge = |at: usize| [mr.sge(at * WORD, WORD)];
+    let remote = session.swap_memory(&mr)?;
+    let place = |at: usize| remote.addr + (at * WORD) as u64;
+    for round in 0.. {
+        if is_over(session, round)? {
+            break;
+        }
+        let first = round * COUNT as u64;
+        let all = || (first + 1..).zip(0..COUNT);
+        if session.active() {
+            session.peer.meet()?;
+            for (number, at) in all() {
+                word(SENT + at).store(number, Ordering::SeqCst);
+                let write = Op::Write(place(WRITTEN + at), remote.rkey);
+                let add = Op::FetchAdd(place(SUM), remote.rkey, 1);
+                for (op, from) in [(write, SENT), (Op::Send, SENT), (add, FOUND)] {
+                    qp.send(&SendWr::new(number, op, &sge(from + at)))?;
+                }
+            }
+            let mut done = 0;
+            while done < 3 * COUNT {
+                for wc in send.wait(1, PATIENCE)? {
+                    wc.ok()?;
+                    done += 1;
+                }
+            }
+            for (number, at) in all() {
+                let found = word(FOUND + at).load(Ordering::SeqCst);
+                ensure!(found == number - 1, "addition {number} found {found}");
+            }
+            session.peer.meet()?;
+        } else {
+            for (number, at) in all() {
+                srq.recv(number, &sge(RECEIVED + at))?;
+            }
+            session.peer.meet()?;
+            for (number, at) in all() {
+                let began = Instant::now();
+                let mut found = 0;
+                while found == 0 {
+                    ensure!(began.elapsed() < PATIENCE, "word {number} is not written");
+                    found = word(WRITTEN + at).swap(0, Ordering::SeqCst);
+                    spin_loop();
+                }
+                ensure!(found == number, "word {number} is {found}");
+            }
+            let mut next = first + 1;
+            while next <= first + COUNT as u64 {
+                for wc in recv.wait(1, PATIENCE)? {
+                    let at = RECEIVED + (wc.ok()?.id - first - 1) as usize;
+                    let found = word(at).load(Ordering::SeqCst);
+                    ensure!(found == next, "message {next} is {found}");
+                    next += 1;
+                }
+            }
+            session.peer.meet()?;
+            let sum = word(SUM).load(Ordering::SeqCst);
+            ensure!(sum == first + COUNT as u64, "the sum is {sum}");
+            for (number, at) in all() {
+                let again = word(WRITTEN + at).load(Ordering::SeqCst);
+                ensure!(again == 0, "word {number} is written again: {again}");
+            }
+            recv.expect_empty()?;
         }
     }
     Ok(())
+}
+
+/// Whether endless traffic is to end after so many rounds, which both sides agree on. Prints their
+/// number after every 50 rounds.
+fn is_over(session: &mut Session, rounds: u64) -> Result<bool> {
+    let enough = match &session.settings.until {
+        Some(file) => rounds != 0 && file.exists(),
+        None => rounds == u64::from(session.settings.rounds),
+    };
+    let own = u64::from(session.active() && enough);
+    let [other] = session.peer.swap([own])?;
+    let is_over = own | other != 0;
+    match rounds {
+        _ if is_over => println!("# soak: {rounds} rounds"),
+        1.. if rounds % 50 == 1 => println!("# soak: round {}", rounds - 1),
+        _ => {}
+    }
+    Ok(is_over)
 }
 
 /// Makes a system call that is recognizable in a trace.
