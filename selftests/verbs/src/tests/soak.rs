@@ -27,7 +27,10 @@ pub fn soak(session: &mut Session) -> Result<()> {
     let mr = end.memory(3 * SIZE)?;
     let remote = session.swap_memory(&mr)?;
     for round in 0.. {
-        if is_over(session, round)? {
+        let own = u64::from(session.active() && is_enough(session, round));
+        let [other] = session.peer.swap([own])?;
+        if own | other != 0 {
+            println!("# soak: {round} rounds");
             break;
         }
         let message = bytes(round, SIZE);
@@ -55,24 +58,29 @@ pub fn soak(session: &mut Session) -> Result<()> {
         if !session.active() {
             compare("WRITE", &mr.read(SIZE, SIZE), &message)?;
         }
+        progress(round);
     }
     Ok(())
 }
 
 /// SENDs to an SRQ, WRITEs to words that the peer polls, counts and clears, and atomic additions,
 /// until the file `until` exists. Each must have its effect exactly once: none may get lost or be
-/// done again.
+/// done again. The sides meet over the QPs alone, since TCP may stand still.
 pub fn counted(session: &mut Session) -> Result<()> {
     const COUNT: usize = 32;
+    /// So many rounds later a word is written again, and must be 0 until then.
+    const ROUNDS: usize = 8;
     const WORD: usize = size_of::<u64>();
     // Places of words in the memory: those that are written, received messages, the sum, the values
     // that additions have found, and those that are sent.
     const WRITTEN: usize = 0;
-    const RECEIVED: usize = WRITTEN + COUNT;
+    const RECEIVED: usize = WRITTEN + ROUNDS * COUNT;
     const SUM: usize = RECEIVED + COUNT;
     const FOUND: usize = SUM + 1;
     const SENT: usize = FOUND + COUNT;
     const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
+    /// Number of the word that ends the traffic.
+    const END: u64 = u64::MAX;
     let options = Options {
         access: ACCESS,
         reads: 4,
@@ -94,46 +102,71 @@ pub fn counted(session: &mut Session) -> Result<()> {
     let sge = |at: usize| [mr.sge(at * WORD, WORD)];
     let remote = session.swap_memory(&mr)?;
     let place = |at: usize| remote.addr + (at * WORD) as u64;
-    for round in 0.. {
-        if is_over(session, round)? {
-            break;
+    let are_done = |count: usize| -> Result<()> {
+        let mut done = 0;
+        while done < count {
+            for wc in send.wait(1, PATIENCE)? {
+                wc.ok()?;
+                done += 1;
+            }
         }
+        Ok(())
+    };
+    if session.active() {
+        srq.recv(0, &sge(RECEIVED))?;
+    }
+    session.peer.meet()?;
+    for round in 0.. {
         let first = round * COUNT as u64;
         let all = || (first + 1..).zip(0..COUNT);
+        let written = WRITTEN + (round % ROUNDS as u64) as usize * COUNT;
         if session.active() {
-            session.peer.meet()?;
+            // The peer is ready.
+            recv.wait(1, PATIENCE)?[0].ok()?;
+            srq.recv(0, &sge(RECEIVED))?;
+            if is_enough(session, round) {
+                word(SENT).store(END, Ordering::SeqCst);
+                let end = Op::Write(place(written), remote.rkey);
+                qp.send(&SendWr::new(END, end, &sge(SENT)))?;
+                are_done(1)?;
+                println!("# soak: {round} rounds");
+                break;
+            }
             for (number, at) in all() {
                 word(SENT + at).store(number, Ordering::SeqCst);
-                let write = Op::Write(place(WRITTEN + at), remote.rkey);
+                let write = Op::Write(place(written + at), remote.rkey);
                 let add = Op::FetchAdd(place(SUM), remote.rkey, 1);
                 for (op, from) in [(write, SENT), (Op::Send, SENT), (add, FOUND)] {
                     qp.send(&SendWr::new(number, op, &sge(from + at)))?;
                 }
             }
-            let mut done = 0;
-            while done < 3 * COUNT {
-                for wc in send.wait(1, PATIENCE)? {
-                    wc.ok()?;
-                    done += 1;
-                }
-            }
+            are_done(3 * COUNT)?;
             for (number, at) in all() {
                 let found = word(FOUND + at).load(Ordering::SeqCst);
                 ensure!(found == number - 1, "addition {number} found {found}");
             }
-            session.peer.meet()?;
+            progress(round);
         } else {
+            let sum = word(SUM).load(Ordering::SeqCst);
+            ensure!(sum == first, "the sum is {sum} before round {round}");
+            let again = (WRITTEN..RECEIVED).find(|at| word(*at).load(Ordering::SeqCst) != 0);
+            ensure!(again.is_none(), "word {again:?} is written again");
+            recv.expect_empty()?;
             for (number, at) in all() {
                 srq.recv(number, &sge(RECEIVED + at))?;
             }
-            session.peer.meet()?;
+            qp.send(&SendWr::new(round, Op::Send, &sge(SENT)))?;
+            are_done(1)?;
             for (number, at) in all() {
                 let began = Instant::now();
                 let mut found = 0;
                 while found == 0 {
                     ensure!(began.elapsed() < PATIENCE, "word {number} is not written");
-                    found = word(WRITTEN + at).swap(0, Ordering::SeqCst);
+                    found = word(written + at).swap(0, Ordering::SeqCst);
                     spin_loop();
+                }
+                if found == END {
+                    return Ok(());
                 }
                 ensure!(found == number, "word {number} is {found}");
             }
@@ -146,35 +179,29 @@ pub fn counted(session: &mut Session) -> Result<()> {
                     next += 1;
                 }
             }
-            session.peer.meet()?;
-            let sum = word(SUM).load(Ordering::SeqCst);
-            ensure!(sum == first + COUNT as u64, "the sum is {sum}");
-            for (number, at) in all() {
-                let again = word(WRITTEN + at).load(Ordering::SeqCst);
-                ensure!(again == 0, "word {number} is written again: {again}");
+            let began = Instant::now();
+            while word(SUM).load(Ordering::SeqCst) < first + COUNT as u64 {
+                ensure!(began.elapsed() < PATIENCE, "an addition is lost");
+                spin_loop();
             }
-            recv.expect_empty()?;
         }
     }
     Ok(())
 }
 
-/// Whether endless traffic is to end after so many rounds, which both sides agree on. Prints their
-/// number after every 50 rounds.
-fn is_over(session: &mut Session, rounds: u64) -> Result<bool> {
-    let enough = match &session.settings.until {
+/// Whether the active side ends endless traffic after so many rounds.
+fn is_enough(session: &Session, rounds: u64) -> bool {
+    match &session.settings.until {
         Some(file) => rounds != 0 && file.exists(),
         None => rounds == u64::from(session.settings.rounds),
-    };
-    let own = u64::from(session.active() && enough);
-    let [other] = session.peer.swap([own])?;
-    let is_over = own | other != 0;
-    match rounds {
-        _ if is_over => println!("# soak: {rounds} rounds"),
-        1.. if rounds % 50 == 1 => println!("# soak: round {}", rounds - 1),
-        _ => {}
     }
-    Ok(is_over)
+}
+
+/// Tells of every 50th round.
+fn progress(round: u64) {
+    if round % 50 == 0 {
+        println!("# soak: round {round}");
+    }
 }
 
 /// Makes a system call that is recognizable in a trace.
