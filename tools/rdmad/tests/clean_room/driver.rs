@@ -123,8 +123,8 @@ impl Driver {
     /// 1.3, 3.1.1.
     pub fn initialize(&mut self) {
         self.reset();
-        self.control = Virtqueue::new(&self.memory, ENTRIES);
-        self.events = Virtqueue::new(&self.memory, ENTRIES);
+        self.control.clear();
+        self.events.clear();
         self.set_status(ACKNOWLEDGE);
         self.set_status(ACKNOWLEDGE | DRIVER);
         let offered = self.offered();

@@ -7,6 +7,7 @@ use std::sync::atomic::fence;
 use std::sync::atomic::Ordering;
 
 use crate::memory::Memory;
+use crate::memory::PAGE;
 
 /// Flags of a descriptor.
 const NEXT: u16 = 1;
@@ -45,6 +46,12 @@ impl Virtqueue {
             offered: 0,
             taken: 0,
         }
+    }
+
+    /// Empties the virtqueue, which the device does not use any more.
+    pub fn clear(&mut self) {
+        self.memory.write(self.table, &[0; PAGE as usize]);
+        (self.offered, self.taken) = (0, 0);
     }
 
     /// DMA addresses of descriptor table, available ring and used ring.
