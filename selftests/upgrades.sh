@@ -15,7 +15,7 @@ upgrades=${ROUNDS:-8}
 # Seconds of a program, which must not end before the last upgrade.
 duration=$((upgrades * 5 / 4 + 10))
 # shellcheck disable=SC2034 # of meet
-patience=$((5 * duration + 60))
+patience=$((2 * duration + 120))
 
 # Upgrades the daemon under the process $1.
 upgrade_under() {
@@ -36,10 +36,8 @@ unnoticed() {
 	done
 }
 
-# Runs a command while the daemon is upgraded. Then the programs can end: their Ethernet connection,
-# over which they meet, comes back a while after the last upgrade.
-under_upgrades() {
-	local program status=0
+# Starts a command, $program, and waits until it has a QP. Then upgrades the daemon.
+start_and_upgrade() {
 	runs() { rdma res show qp | grep -q 'type RC state RTS'; }
 	[[ $* != *' UD '* ]] || runs() { rdma res show qp | grep -q 'type UD .*comm ib_'; }
 	mark_log
@@ -48,6 +46,13 @@ under_upgrades() {
 	program=$!
 	until_ok 60 runs
 	upgrade_under "$program"
+}
+
+# Runs a command while the daemon is upgraded. Then the programs can end: their Ethernet connection,
+# over which they meet, comes back a while after the last upgrade.
+under_upgrades() {
+	local program status=0
+	start_and_upgrade "$@"
 	touch "$work/stop"
 	wait "$program" || status=$?
 	((status == 0)) || fail "it has ended with status $status"
@@ -105,14 +110,27 @@ test_nvme_fio() {
 	cleanup
 }
 
-test_rc_pingpong() { under_upgrades pair -g ibv_rc_pingpong -n $((5000 * upgrades)) -c; }
-test_rc_pingpong_events() { under_upgrades pair -g ibv_rc_pingpong -n $((3000 * upgrades)) -c -e; }
-test_rc_pingpong_large() {
-	under_upgrades pair -g ibv_rc_pingpong -n $((1500 * upgrades)) -s 1000000 -c
+# Runs a program of rdma-core, which compares its data, during the upgrades. It goes on after them.
+pingpong_under_upgrades() {
+	local program before name=$1
+	shift
+	sent() { cat "/sys/class/infiniband/$(device 1)/ports/1/counters/port_xmit_packets"; }
+	goes_on() { (($(sent) > before)); }
+	start_and_upgrade pair -g "$name" -n 1000000000 -c "$@"
+	before=$(sent)
+	until_ok 20 goes_on
+	kill -0 "$program" || fail "it has ended after the last upgrade"
+	unnoticed
+	# A process has the first 15 bytes of its program's name.
+	pkill -x "${name:0:15}"
+	on 2 pkill -x "${name:0:15}" || true
+	wait "$program" || true
 }
-test_srq_pingpong_events() {
-	under_upgrades pair -g ibv_srq_pingpong -n $((5000 * upgrades)) -q 4 -c -e
-}
+
+test_rc_pingpong() { pingpong_under_upgrades ibv_rc_pingpong; }
+test_rc_pingpong_events() { pingpong_under_upgrades ibv_rc_pingpong -e; }
+test_rc_pingpong_large() { pingpong_under_upgrades ibv_rc_pingpong -s 1000000; }
+test_srq_pingpong_events() { pingpong_under_upgrades ibv_srq_pingpong -q 4 -e; }
 test_write_bw() { under_upgrades pair -x ib_write_bw -s 65536 -D "$duration" "${slow[@]}"; }
 test_read_bw() { under_upgrades pair -x ib_read_bw -s 65536 -D "$duration" "${slow[@]}" -o 16; }
 test_send_bw() { under_upgrades pair -x ib_send_bw -s 65536 -D "$duration" "${slow[@]}"; }

@@ -10,6 +10,7 @@ use vdev::{Records, Saved};
 
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
+use crate::kept_captures::KeptCaptures;
 use crate::kept_events::KeptEvents;
 use crate::line_server::LineServer;
 use crate::log::Level;
@@ -28,6 +29,8 @@ pub struct Former {
     pub records: Arc<Records>,
     /// The events that they have recorded.
     pub events: KeptEvents,
+    /// The captures that the last one had.
+    pub captures: KeptCaptures,
     pub deaths: Deaths,
     /// The descriptors of their clients that the service manager keeps.
     pub store: Arc<Store>,
@@ -57,6 +60,7 @@ impl Daemon {
         let ports = Arc::new(Ports::start(args, state, added, dedicated, former)?);
         former.records.forget_others();
         former.events.forget_others();
+        former.captures.forget_others();
         ports.begin(former);
         // The VMs of the last engine have waited until here.
         let long_commands = LongCommands::new();

@@ -13,7 +13,6 @@ use chaos::{Scenario, What};
 use dma::DmaSpace;
 use recorder::{Recorder, Ring};
 use roce::saved::Epoch;
-use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::{Access, PortSockets};
 use vdev::{Handle, Listener, ServerPool, F_ORDER_PLATFORM};
 use verbs::{Hca, HcaConfig, Runtime, RuntimeConfig, EVENTS};
@@ -24,11 +23,9 @@ use vswitch::{EnginePort, PortConfig, Switch};
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::daemon::Former;
 use crate::device::RdmaDevice;
+use crate::kept_captures::{self, KeptCaptures, Output};
 use crate::kept_events::KeptEvents;
 use crate::size::mib;
-
-/// Maximum number of ports whose frames are captured at a time.
-const CAPTURES: usize = 4;
 
 /// Resources that all ports share.
 pub struct Host {
@@ -46,6 +43,7 @@ pub struct Host {
     withheld: Features,
     scenario: Scenario,
     events: KeptEvents,
+    captures: KeptCaptures,
     /// Transport features to offer in addition to those that are always offered.
     more: Features,
 }
@@ -74,7 +72,11 @@ impl Host {
                 .map(|(port, group)| switch_port(port, *group, args.sockets.access(port)))
                 .collect(),
             spare_ports: args.spare_ports(),
-            port_captures: if args.ctl.is_some() { CAPTURES } else { 0 },
+            port_captures: if args.ctl.is_some() {
+                kept_captures::PLACES
+            } else {
+                0
+            },
             uplinks: args.uplinks.clone(),
             access: args.uplink_access(),
             pcap: args.pcap.clone(),
@@ -107,6 +109,7 @@ impl Host {
             doorbell_shift: args.doorbell_stride,
             scenario: args.chaos.clone().unwrap_or_default(),
             events: former.events.clone(),
+            captures: former.captures.clone(),
             withheld: withheld.fold(Features::NONE, |all, features| all.union(*features)),
             more: if args.order_platform {
                 Features(1 << F_ORDER_PLATFORM)
@@ -167,6 +170,9 @@ impl Host {
             .start(&port.name, Arc::new(device), space, &self.pool)
             .with_context(|| format!("port {}: can't start its threads", port.name))?;
         tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
+        if let Err(error) = self.resume_capture(&port.name, &frames) {
+            tracing::warn!(port = port.name, "the capture does not go on: {error:#}");
+        }
         Ok(ServedPort {
             server,
             hca,
@@ -212,17 +218,25 @@ impl Host {
         self.pool.sockets.open();
     }
 
-    /// Captures the frames of a port to the file whose descriptor is in `fds`.
-    pub fn capture(&self, port: &ServedPort, fds: Vec<OwnedFd>) -> Result<()> {
+    /// Captures the frames of the port `name` to the file whose descriptor is in `fds`.
+    pub fn capture(&self, name: &str, port: &ServedPort, fds: Vec<OwnedFd>) -> Result<()> {
         let [file] = <[OwnedFd; 1]>::try_from(fds)
             .map_err(|fds| anyhow!("a capture comes with one descriptor, not {}", fds.len()))?;
-        let kind = FileType::from_raw_mode(fstat(&file)?.st_mode);
-        let access = fcntl_getfl(&file)? & OFlags::RWMODE;
-        ensure!(
-            matches!(kind, FileType::RegularFile | FileType::Fifo) && access != OFlags::RDONLY,
-            "the descriptor for the capture is not a writable file or pipe"
-        );
-        Ok(self.switch.capture(&port.frames, File::from(file))?)
+        let output = self.captures.begin(name, File::from(file))?;
+        self.captures_to(output, &port.frames)
+    }
+
+    /// Goes on with the capture that the last engine had of the port `name`.
+    fn resume_capture(&self, name: &str, frames: &EnginePort) -> Result<()> {
+        match self.captures.resume(name)? {
+            Some(output) => self.captures_to(output, frames),
+            None => Ok(()),
+        }
+    }
+
+    fn captures_to(&self, output: Output, frames: &EnginePort) -> Result<()> {
+        let begun = output.begun;
+        Ok(self.switch.capture(frames, output, begun)?)
     }
 
     pub fn end_capture(&self, port: &ServedPort) -> Result<Captured> {

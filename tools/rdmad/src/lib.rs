@@ -15,6 +15,7 @@ mod device;
 mod events;
 mod host;
 mod in_use;
+mod kept_captures;
 mod kept_events;
 mod kept_text;
 mod limits;
@@ -58,6 +59,7 @@ use verbs::{Hca, MAX_PORTS};
 use crate::cli::{Args, Command, Sandbox};
 use crate::confinement::Signals;
 use crate::daemon::{Daemon, Former};
+use crate::kept_captures::KeptCaptures;
 use crate::kept_events::KeptEvents;
 use crate::kept_text::KeptText;
 use crate::log::{Level, Log};
@@ -68,9 +70,10 @@ use crate::watchdog::Watchdog;
 /// Context of errors of the sandbox, with a hint how to run without a sandbox.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
-/// Bytes of the records of ports, at the beginning of the memory of engines. The changes by `ctl`
-/// follow, and the recorded events.
-const RECORDS: usize = Records::len(MAX_PORTS as usize);
+// Places in the memory of engines: records of ports come first, then changes by `ctl`.
+const CHANGES: usize = Records::len(MAX_PORTS as usize);
+const EVENTS: usize = CHANGES + kept_text::LEN;
+const CAPTURES: usize = EVENTS + kept_events::LEN;
 
 /// How long VMs wait at most for lines of the log that an engine has yet to write at its end.
 const LAST_LINES: Duration = Duration::from_millis(50);
@@ -97,7 +100,7 @@ pub fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
-    let memory = RECORDS + kept_text::LEN + kept_events::LEN;
+    let memory = CAPTURES + kept_captures::LEN;
     if let Some(format) = args.takes_over {
         return end(takes_over(&format, memory));
     }
@@ -131,14 +134,21 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     let mut inherited = start.inherited;
     // The first engine of each supervisor tells that QEMU may be started.
     let is_first = inherited.were_stored() || !start.supervision.was_ready();
-    let changes = KeptText::new(start.memory.clone(), RECORDS);
-    let events = KeptEvents::new(start.memory.clone(), RECORDS + kept_text::LEN);
+    let changes = KeptText::new(start.memory.clone(), CHANGES);
+    let events = KeptEvents::new(start.memory.clone(), EVENTS);
+    let captures = KeptCaptures::new(
+        start.memory.clone(),
+        CAPTURES,
+        &mut inherited,
+        start.store.clone(),
+    );
     let records = Arc::new(Records::new(
         start.memory,
         MAX_PORTS as usize,
         &mut inherited,
         start.store.clone(),
     ));
+    start.supervision.tell_recorded();
     if let Some(state) = start.state {
         match Saved::from_bytes(&state) {
             Ok(saved) => records.hand_over(saved),
@@ -190,6 +200,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
             is_any: start.supervision.was_ready(),
             records,
             events,
+            captures,
             deaths: start.deaths,
             store: start.store,
         },

@@ -284,7 +284,7 @@ impl Ports {
 
     /// Captures the frames of the port with this name to a file.
     pub fn capture(&self, name: &str, fds: Vec<OwnedFd>) -> Result<()> {
-        self.with(name, |port| self.host.capture(&port.served, fds))
+        self.with(name, |port| self.host.capture(name, &port.served, fds))
     }
 
     pub fn end_capture(&self, name: &str) -> Result<Captured> {

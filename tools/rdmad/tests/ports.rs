@@ -5,7 +5,7 @@
 mod ctl;
 mod process;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -257,7 +257,7 @@ fn wrong_descriptors_get_a_sentence() {
         "{{\"command\":\"add-port\",\"port\":\"{}\"}}\n",
         port(dir, "b", 2)
     );
-    let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    let file = OwnedFd::from(File::open("/dev/null").unwrap());
     let listener = OwnedFd::from(UnixListener::bind(dir.join("b.vfio")).unwrap());
     for (fds, complaint) in [
         (vec![], "needs 2 descriptors, and 0 were passed"),
@@ -282,6 +282,80 @@ fn wrong_descriptors_get_a_sentence() {
     done(dir, &["add-port", &port(dir, "c", 3)]);
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// A capture to a file goes on after the death of an engine, which may have written half a frame,
+/// and after an upgrade. One to a pipe ends.
+#[test]
+fn a_capture_goes_on_with_the_next_engine() {
+    const LEN: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(
+        dir,
+        &[
+            "--port",
+            &with_net(dir, "b", 2),
+            "--port",
+            &with_net(dir, "c", 3),
+        ],
+    );
+    let pass = |count: usize| {
+        // The engine serves all ports.
+        done(dir, &["ports"]);
+        let [b, c] = ["b.net", "c.net"].map(|name| Netdev::at(&dir.join(name)));
+        let mut frame = vec![0; LEN];
+        frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, 3]);
+        frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 9, 0, 2]);
+        // The switch has accepted the connection of c once a frame of it arrives.
+        let mut other = frame.clone();
+        other[..6].copy_from_slice(&frame[6..12]);
+        other[6..12].copy_from_slice(&frame[..6]);
+        c.send(&other);
+        b.receive();
+        for _ in 1..count {
+            b.send(&frame);
+            assert_eq!(c.receive().len(), LEN);
+        }
+    };
+    let file = dir.join("b.pcap");
+    let has = |frames: usize| {
+        let len = (24 + frames * (16 + LEN)) as u64;
+        wait_until(&format!("{frames} frames in the file"), || {
+            fs::metadata(&file).unwrap().len() == len
+        });
+    };
+    done(
+        dir,
+        &["capture", "b", "--file", &file.display().to_string()],
+    );
+    let mut pipe = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    pipe.args(["ctl", "--socket"]).arg(dir.join("ctl"));
+    pipe.args(["capture", "c", "--file", "-"])
+        .stdout(Stdio::piped());
+    let mut pipe = pipe.spawn().unwrap();
+    assert!(pipe.wait().unwrap().success());
+    pass(10);
+    has(10);
+    daemon.without_engine(|| {
+        let mut file = File::options().append(true).open(&file).unwrap();
+        file.write_all(&[7; 16 + LEN / 2]).unwrap();
+    });
+    pass(5);
+    has(15);
+    let mut rest = Vec::new();
+    pipe.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
+    let told = refused(dir, &["capture", "c", "--stop"]);
+    assert!(told.contains("no capture is running"), "{told}");
+    daemon.upgrade();
+    pass(3);
+    let told = done(dir, &["capture", "b", "--stop"]);
+    assert_eq!(told, "18 frames, 0 left out\n");
+    has(18);
+    // Nobody goes on with a capture that was ended.
+    daemon.kill_engine();
+    pass(1);
+    has(18);
 }
 
 /// A capture contains the frames of its port. If its reader is too slow, frames are left out and
@@ -350,7 +424,7 @@ fn the_frames_of_a_port_are_captured() {
         assert!(error.contains(complaint), "{error}");
     }
     let request = b"{\"command\":\"capture\",\"port\":\"b\"}\n";
-    let readable = fs::File::open("/dev/null").unwrap();
+    let readable = File::open("/dev/null").unwrap();
     let socket = UnixDatagram::unbound().unwrap();
     for (fds, complaint) in [
         (vec![], "one descriptor, not 0"),

@@ -335,8 +335,9 @@ fn control() -> Vec<Allowed> {
         option(SO_ACCEPTCONN),
         any(SYS_getsockname),
         any(SYS_eventfd2),
-        // Writing of capture files.
+        // Writing of capture files, which the service manager may keep.
         any(SYS_fstat),
+        when(SYS_fcntl, &[Is(1, F_DUPFD_CLOEXEC as u32)]),
         when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
     ];
     // When a port is removed, its device is reset and its broker is requested to remove the paths.

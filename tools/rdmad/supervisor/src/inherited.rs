@@ -21,17 +21,28 @@ pub struct Inherited {
     /// The slots of the [store](crate::Store) from which they come, if the service manager has kept
     /// them. Their numbers are not those by which earlier engines knew them.
     slots: Option<BTreeMap<u32, RawFd>>,
+    /// Whether nobody knows which of them have the recorded numbers.
+    are_unknown: bool,
 }
 
 impl Inherited {
     /// The descriptors that the last engine has left. To be called before the process opens others.
     ///
-    /// With `slots`, they come from the service manager.
-    pub(crate) fn of(left: BTreeSet<RawFd>, slots: Option<BTreeMap<u32, RawFd>>) -> Self {
+    /// With `slots`, they come from the service manager. They `are_unknown` if an engine has died
+    /// while it recorded those that came from there.
+    pub(crate) fn of(
+        left: BTreeSet<RawFd>,
+        slots: Option<BTreeMap<u32, RawFd>>,
+        are_unknown: bool,
+    ) -> Self {
         // The invariant holds: the last engine has opened these descriptors, and was dead or shared
         // them no longer when the supervisor listed them; or the process was started with them.
         // This process is a copy of the supervisor, which owns others.
-        Self { open: left, slots }
+        Self {
+            open: left,
+            slots,
+            are_unknown,
+        }
     }
 
     /// Whether the descriptors come from the service manager, which has kept them when a supervisor
@@ -42,9 +53,9 @@ impl Inherited {
 
     /// The descriptor that was recorded with this number and slot. One slot may be recorded with
     /// several numbers.
-    pub fn take_recorded(&mut self, number: RawFd, slot: u32) -> Option<OwnedFd> {
+    pub(crate) fn take_recorded(&mut self, number: RawFd, slot: u32) -> Option<OwnedFd> {
         let Some(slots) = &self.slots else {
-            return self.take(number);
+            return self.take(number).filter(|_| !self.are_unknown);
         };
         let number = *slots.get(&slot)?;
         if !self.open.contains(&number) {
@@ -75,6 +86,7 @@ impl FromIterator<OwnedFd> for Inherited {
         Self {
             open: files.into_iter().map(OwnedFd::into_raw_fd).collect(),
             slots: None,
+            are_unknown: false,
         }
     }
 }

@@ -197,6 +197,7 @@ pub fn supervise(
             signals.remove(UPGRADE);
             signals.thread_unblock()?;
             let supervision = supervisor.supervision.clone();
+            let are_unknown = slots.is_none() && supervision.is_renumbering();
             // Without the memory.
             let most = manager::capacity().saturating_sub(1);
             // The engine tells of a manager that can't be reached.
@@ -204,7 +205,7 @@ pub fn supervise(
             // These and their clones have descriptors of the supervisor, which stay open.
             forget((supervisor, memory.file, of_engines.clone()));
             return Ok(engine(Start {
-                inherited: Inherited::of(left, slots),
+                inherited: Inherited::of(left, slots, are_unknown),
                 memory: of_engines,
                 state,
                 deaths,

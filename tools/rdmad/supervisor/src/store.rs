@@ -3,8 +3,8 @@
 //! Descriptors that the service manager keeps besides, in its descriptor store, so that they
 //! outlive the supervisor too.
 //!
-//! Each file in the store has a *slot*, whose number is its name there. With the number of a
-//! descriptor its slot is recorded, by which the engine of the next supervisor finds the file.
+//! Each file in the store has a *slot*, whose number is its name there. A descriptor is recorded by
+//! a word with its number and its slot, by which the engine of the next supervisor finds the file.
 //! A slot is not used for another file before the manager was told to forget the last one. So a
 //! recorded slot never leads to another file, wherever the daemon dies. The store may have files
 //! that no record names; the next engine lets the manager forget them.
@@ -13,13 +13,14 @@
 //! alone may pass descriptors to others, [writes](Store::write) to the manager.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{fstat, FileType};
 
+use crate::inherited::Inherited;
 use crate::manager::Manager;
 use crate::supervision::Supervision;
 
@@ -191,15 +192,23 @@ impl Store {
         kept.count()
     }
 
-    /// Stores a file that is about to be recorded, if there is one, in place of the file in the
-    /// slot `before`, which is recorded no longer. Returns the number of its slot. It is 0 if the
-    /// file can't be stored, and 0 can be `before`.
+    /// Stores a file that is about to be recorded, if there is one, in place of that of the word
+    /// `before`, which is recorded no longer. Returns the word to be recorded, 0 for no file.
     ///
     /// If one socket or eventfd is recorded twice, the manager keeps it in the first slot alone.
-    pub fn replace(&self, before: u32, file: Option<BorrowedFd<'_>>) -> u32 {
-        if self.manager.is_none() {
-            return 0;
+    pub fn record(&self, before: u64, file: Option<BorrowedFd<'_>>) -> u64 {
+        // A recorded descriptor is open, so it is the same if it has the same number.
+        if number_in(before).is_some() && number_in(before) == file.map(|file| file.as_raw_fd()) {
+            return before;
         }
+        let slot = match self.manager {
+            Some(_) => self.replace(slot_in(before), file),
+            None => 0,
+        };
+        file.map_or(0, |file| word(file, slot))
+    }
+
+    fn replace(&self, before: u32, file: Option<BorrowedFd<'_>>) -> u32 {
         let mut slots = self.slots();
         if let Some(slot) = slots.with(before) {
             slot.uses = slot.uses.saturating_sub(1);
@@ -213,9 +222,18 @@ impl Store {
         slot
     }
 
+    /// Takes the descriptor that an earlier engine has recorded by `before`, if it is one of the
+    /// `inherited` ones and was not taken yet. Returns the word to be recorded instead.
+    pub fn take(&self, before: u64, inherited: &mut Inherited) -> Option<(OwnedFd, u64)> {
+        let slot = slot_in(before);
+        let file = inherited.take_recorded(number_in(before)?, slot)?;
+        let word = word(file.as_fd(), self.keep_again(slot, file.as_fd()));
+        Some((file, word))
+    }
+
     /// Stores a file that an earlier engine has recorded with this slot. Returns the number of its
     /// slot; 0 if it is not stored.
-    pub fn keep_again(&self, slot: u32, file: BorrowedFd<'_>) -> u32 {
+    fn keep_again(&self, slot: u32, file: BorrowedFd<'_>) -> u32 {
         let identity = identity(file);
         let mut slots = self.slots();
         let Some(found) = slots.with(slot) else {
@@ -287,6 +305,22 @@ impl Store {
     }
 }
 
+/// The word of a descriptor in this slot.
+fn word(file: BorrowedFd<'_>, slot: u32) -> u64 {
+    // A valid descriptor is not negative.
+    (file.as_raw_fd() as u64 + 1) | (u64::from(slot) << 32)
+}
+
+/// The number in a descriptor's word.
+fn number_in(word: u64) -> Option<RawFd> {
+    (word as u32).checked_sub(1)?.try_into().ok()
+}
+
+/// The slot in a descriptor's word.
+fn slot_in(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
 /// The number of the slot at this place.
 fn number(at: usize) -> u32 {
     at as u32 + 1
@@ -325,6 +359,13 @@ mod tests {
         Start::alone(1).unwrap().supervision
     }
 
+    /// Records a file in place of that in the slot `before`. Returns its slot.
+    fn replace(store: &Store, before: u32, file: Option<BorrowedFd<'_>>) -> u32 {
+        // The number is that of no open file.
+        let before = u64::from(before) << 32 | u64::from(RawFd::MAX as u32);
+        slot_in(store.record(before, file))
+    }
+
     fn file() -> OwnedFd {
         eventfd(0, EventfdFlags::CLOEXEC).unwrap()
     }
@@ -344,17 +385,17 @@ mod tests {
     #[test]
     fn a_slot_is_not_used_again_before_its_file_is_forgotten() {
         let (store, manager) = store(8, &supervision());
-        assert_eq!(store.replace(0, Some(file().as_fd())), 1);
+        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
         store.write().unwrap();
         assert_eq!(told(&manager), "+1");
-        assert_eq!(store.replace(1, Some(file().as_fd())), 2);
+        assert_eq!(replace(&store, 1, Some(file().as_fd())), 2);
         // The manager has the first file, and has never had the second one.
-        assert_eq!(store.replace(2, Some(file().as_fd())), 2);
-        assert_eq!(store.replace(0, Some(file().as_fd())), 3);
+        assert_eq!(replace(&store, 2, Some(file().as_fd())), 2);
+        assert_eq!(replace(&store, 0, Some(file().as_fd())), 3);
         store.write().unwrap();
         assert_eq!(told(&manager), "-1 +2 +3");
-        assert_eq!(store.replace(0, Some(file().as_fd())), 1);
-        assert_eq!(store.replace(3, None), 0);
+        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
+        assert_eq!(replace(&store, 3, None), 0);
         assert_eq!(store.count(), 1);
         store.write().unwrap();
         assert_eq!(told(&manager), "-3 +1");
@@ -367,12 +408,12 @@ mod tests {
         let (store, manager) = store(8, &supervision());
         let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         let again = memory.try_clone().unwrap();
-        assert_eq!(store.replace(0, Some(memory.as_fd())), 1);
-        assert_eq!(store.replace(0, Some(again.as_fd())), 1);
-        store.replace(1, None);
+        assert_eq!(replace(&store, 0, Some(memory.as_fd())), 1);
+        assert_eq!(replace(&store, 0, Some(again.as_fd())), 1);
+        replace(&store, 1, None);
         store.write().unwrap();
         assert_eq!(told(&manager), "+1");
-        store.replace(1, None);
+        replace(&store, 1, None);
         store.write().unwrap();
         assert_eq!(told(&manager), "-1");
     }
@@ -380,8 +421,8 @@ mod tests {
     #[test]
     fn too_many_files_are_told() {
         let (store, manager) = store(1, &supervision());
-        assert_eq!(store.replace(0, Some(file().as_fd())), 1);
-        assert_eq!(store.replace(0, Some(file().as_fd())), 0);
+        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
+        assert_eq!(replace(&store, 0, Some(file().as_fd())), 0);
         let error = store.write().unwrap_err().to_string();
         assert!(error.starts_with("it keeps 1 descriptors"), "{error}");
         store.write().unwrap();
@@ -395,7 +436,7 @@ mod tests {
         let (last, _) = store(8, &supervision);
         let files: Vec<_> = (0..4).map(|_| file()).collect();
         for (number, file) in (1..).zip(&files) {
-            assert_eq!(last.replace(0, Some(file.as_fd())), number);
+            assert_eq!(replace(&last, 0, Some(file.as_fd())), number);
         }
         let (next, manager) = store(8, &supervision);
         assert_eq!(next.keep_again(2, files[1].as_fd()), 2);
@@ -403,7 +444,7 @@ mod tests {
         for slot in [0, 2, 5, u32::MAX] {
             assert_eq!(next.keep_again(slot, files[2].as_fd()), 0);
         }
-        assert_eq!(next.replace(0, Some(files[3].as_fd())), 5);
+        assert_eq!(replace(&next, 0, Some(files[3].as_fd())), 5);
         next.write().unwrap();
         assert_eq!(told(&manager), "-1 -3 -4 +2 +5");
     }
@@ -413,7 +454,7 @@ mod tests {
         let (store, manager) = store(100, &supervision());
         let mut all = Vec::new();
         for _ in 0..50 {
-            store.replace(0, Some(file().as_fd()));
+            replace(&store, 0, Some(file().as_fd()));
         }
         while all.len() < 50 {
             store.write().unwrap();
@@ -431,7 +472,7 @@ mod tests {
         let mut slot = 0;
         let mut count = 0;
         for _ in 0..2 * BURST {
-            slot = store.replace(slot, Some(file().as_fd()));
+            slot = replace(&store, slot, Some(file().as_fd()));
             store.write().unwrap();
             count += told(&manager).split_whitespace().count() as u32;
         }

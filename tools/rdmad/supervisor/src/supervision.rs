@@ -30,8 +30,10 @@ const STATE_LEN: usize = 2;
 const WORKS: usize = 3;
 /// Number of slots of the service manager's store that were ever used.
 const SLOTS: usize = 4;
-const TEXT_LEN: usize = 5;
-const TEXT: usize = 6;
+/// Whether recorded numbers of descriptors are those of an earlier supervisor.
+const RENUMBERING: usize = 5;
+const TEXT_LEN: usize = 6;
+const TEXT: usize = 7;
 const WORD: usize = size_of::<u64>();
 /// Maximum length of a state in bytes.
 const MAX_STATE: u64 = 1 << 30;
@@ -75,6 +77,17 @@ impl Supervision {
     /// The last supervisor has ended: what its last engine has handed over or refused is lost.
     pub(crate) fn begin_again(&self) {
         self.word(STATE_LEN).store(0, Ordering::Release);
+        self.word(RENUMBERING).store(1, Ordering::Release);
+    }
+
+    /// Tells that all recorded descriptors that were left for this engine are recorded anew.
+    pub fn tell_recorded(&self) {
+        self.word(RENUMBERING).store(0, Ordering::Release);
+    }
+
+    /// Whether an engine has ended before it told that.
+    pub(crate) fn is_renumbering(&self) -> bool {
+        self.word(RENUMBERING).load(Ordering::Acquire) != 0
     }
 
     /// Number of slots of the store that were ever used.

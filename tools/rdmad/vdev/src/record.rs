@@ -17,7 +17,7 @@
 
 use std::io;
 use std::mem::replace;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -37,15 +37,11 @@ use crate::saved::{FunctionSaved, Saved};
 pub const MAX_NAME: usize = 64;
 const WORD: usize = size_of::<u64>();
 
-// Words of the memory: how many records were ever used at most, whether descriptors get other
-// numbers, and the records.
+// Words of the memory: how many records were ever used at most, and the records.
 const USED: usize = 0;
-/// Not 0 while an engine replaces the numbers of descriptors that come from the service manager.
-const RENUMBERING: usize = 1;
-const RECORDS: usize = 2;
+const RECORDS: usize = 1;
 
-// Words of a record. The low half of a descriptor's word is its number plus 1, and 0 is none. The
-// high half is its slot in the service manager's store.
+// Words of a record. The word of a descriptor is that of the `Store`, and 0 is none.
 const NAME: usize = 0;
 const CONNECTION: usize = NAME + MAX_NAME / WORD;
 /// The ends of the pipe of replies.
@@ -148,13 +144,6 @@ impl Records {
         store: Arc<Store>,
     ) -> Self {
         let used = word(&memory, USED).load(Ordering::Acquire);
-        let renumbering = word(&memory, RENUMBERING);
-        if inherited.were_stored() {
-            renumbering.store(1, Ordering::Release);
-        } else if renumbering.load(Ordering::Acquire) != 0 {
-            // An engine has died before it was done. Nobody knows which numbers are new.
-            *inherited = Inherited::default();
-        }
         let state = |index| {
             // Most records stay untouched, so that they take neither memory nor time.
             if index as u64 >= used {
@@ -176,7 +165,6 @@ impl Records {
             State::Former(Box::new(former))
         };
         let states = Mutex::new((0..count).map(state).collect());
-        renumbering.store(0, Ordering::Release);
         Self {
             memory,
             store,
@@ -303,24 +291,17 @@ impl Words<'_> {
     /// Replaces the descriptor at a word, also in the store.
     fn set_file(&self, index: usize, file: Option<BorrowedFd<'_>>) {
         let before = self.get(index);
-        let Some(file) = file else {
+        if file.is_none() {
             self.set(index, 0);
-            self.store.replace(slot(before), None);
-            return;
-        };
-        // The recorded one is open, so it is the same if it has the same number.
-        if number(before) != Some(file.as_raw_fd()) {
-            let slot = self.store.replace(slot(before), Some(file));
-            self.set(index, recorded(file.as_raw_fd(), slot));
         }
+        let word = self.store.record(before, file);
+        self.set(index, word);
     }
 
-    /// Takes the descriptor at a word, which may get another number.
+    /// Takes the descriptor at a word.
     fn take_file(&self, index: usize, inherited: &mut Inherited) -> Option<OwnedFd> {
-        let word = self.get(index);
-        let file = inherited.take_recorded(number(word)?, slot(word))?;
-        let slot = self.store.keep_again(slot(word), file.as_fd());
-        self.set(index, recorded(file.as_raw_fd(), slot));
+        let (file, word) = self.store.take(self.get(index), inherited)?;
+        self.set(index, word);
         Some(file)
     }
 
@@ -485,12 +466,12 @@ impl Record {
     /// Stores the file of a region that is being mapped. Returns the word by which it is recorded
     /// afterwards.
     pub(crate) fn keep(&self, file: BorrowedFd<'_>) -> u64 {
-        recorded(file.as_raw_fd(), self.records.store.replace(0, Some(file)))
+        self.records.store.record(0, Some(file))
     }
 
     /// Forgets a file that was [kept](Self::keep) and is not recorded.
     pub(crate) fn forget(&self, file: u64) {
-        self.records.store.replace(slot(file), None);
+        self.records.store.record(file, None);
     }
 
     /// Records a region that was mapped, and its file, which was [kept](Self::keep). The map has
@@ -540,22 +521,6 @@ fn word(memory: &MmapRegion, index: usize) -> &AtomicU64 {
     word.expect("`Records::new` counts the records that fit")
 }
 
-/// The word of a descriptor that has this slot.
-fn recorded(number: RawFd, slot: u32) -> u64 {
-    // A valid descriptor is not negative.
-    (number as u64 + 1) | (u64::from(slot) << 32)
-}
-
-/// The number of a descriptor's word.
-fn number(word: u64) -> Option<RawFd> {
-    (word as u32).checked_sub(1)?.try_into().ok()
-}
-
-/// The slot of a descriptor's word.
-fn slot(word: u64) -> u32 {
-    (word >> 32) as u32
-}
-
 /// A message as a word.
 fn message(header: &Header) -> u64 {
     let command = u64::from(header.command) << 16;
@@ -589,6 +554,7 @@ pub fn name_words(name: &str) -> [u64; MAX_NAME / WORD] {
 #[cfg(test)]
 mod tests {
     use std::mem::forget;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     use rustix::event::{eventfd, EventfdFlags};

@@ -25,8 +25,9 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 const LINKTYPE_ETHERNET: u32 = 1;
 
-/// Length of the header of a file, and of the header of a frame, in bytes.
-const FILE_HEADER: u64 = 24;
+/// Length of the header of a file, in bytes. It is written before any frame.
+pub const FILE_HEADER: u64 = 24;
+/// Length of the header of a frame, in bytes.
 const FRAME_HEADER: u64 = 16;
 
 /// Size of a chunk, the unit of writes to the file, in bytes.
@@ -103,8 +104,9 @@ impl PcapWriter {
         Ok(pcap)
     }
 
-    /// Starts a capture that a thread of `threads` writes to `out`. Dropping the writer does not
-    /// wait, because the reader of `out` may never read.
+    /// Starts a capture that a thread of `threads` writes to `out`, whole frames by each write.
+    /// Dropping the writer does not wait, because the reader of `out` may never read. If another
+    /// process has `begun` the capture, `out` has its header and so many frames.
     ///
     /// # Errors
     ///
@@ -113,8 +115,15 @@ impl PcapWriter {
         threads: &Reserve,
         name: &str,
         out: impl Write + Send + 'static,
+        begun: Option<u64>,
     ) -> io::Result<Self> {
-        let (pcap, work) = Self::parts(out, PORT_CHUNKS, &file_header());
+        let start = if begun.is_some() {
+            Vec::new()
+        } else {
+            file_header()
+        };
+        let (mut pcap, work) = Self::parts(out, PORT_CHUNKS, &start);
+        pcap.passed = begun.unwrap_or(0);
         threads.run(format!("{name}-pcap"), work)?;
         Ok(pcap)
     }
@@ -230,6 +239,23 @@ fn file_header() -> Vec<u8> {
     header
 }
 
+/// Number of frames in a part of a capture file that begins with a frame.
+pub fn frames(mut part: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Some((header, rest)) = part.split_at_checked(FRAME_HEADER as usize) {
+        let captured = captured(header.try_into().unwrap_or_default());
+        part = rest.get(captured as usize..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}
+
+/// Number of bytes of a frame that follow its header.
+fn captured(header: [u8; FRAME_HEADER as usize]) -> u32 {
+    let [.., a, b, c, d, _, _, _, _] = header;
+    u32::from_le_bytes([a, b, c, d])
+}
+
 /// The end of the last whole frame of a capture file, or 0 if the file's header is not whole.
 fn end_of_frames(file: &File) -> io::Result<u64> {
     let len = file.metadata()?.len();
@@ -242,8 +268,7 @@ fn end_of_frames(file: &File) -> io::Result<u64> {
     let mut header = [0; FRAME_HEADER as usize];
     while len - end >= FRAME_HEADER {
         reader.read_exact(&mut header)?;
-        let [.., a, b, c, d, _, _, _, _] = header;
-        let captured = u32::from_le_bytes([a, b, c, d]);
+        let captured = captured(header);
         let next = end + FRAME_HEADER + u64::from(captured);
         if next > len {
             break;

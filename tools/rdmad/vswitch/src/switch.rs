@@ -228,7 +228,8 @@ impl Switch {
 
     /// Captures each accepted frame from or to a port once, after the source filter and before
     /// faults, and writes it to `out`. If the reader of `out` is too slow, frames are left out.
-    /// Data that engines copy from memory to memory is not captured, because it has no frames.
+    /// Data that engines copy from memory to memory is not captured, because it has no frames. If
+    /// another process has `begun` the capture, `out` has its header and so many frames.
     ///
     /// # Errors
     ///
@@ -237,12 +238,13 @@ impl Switch {
         &self,
         port: &EnginePort,
         out: impl io::Write + Send + 'static,
+        begun: Option<u64>,
     ) -> Result<(), Error> {
         if port.engine.is_watched() {
             return Err(Error::Captured);
         }
         let name = &port.engine.counters().name;
-        let writer = PcapWriter::new_in(&self.writers, name, out)?;
+        let writer = PcapWriter::new_in(&self.writers, name, out, begun)?;
         self.set_capture(port, Some(writer))?;
         Ok(())
     }

@@ -228,14 +228,14 @@ fn frames_from_and_to_a_port_are_captured_once() {
     let rig = Rig::with(3, 1, |config| config.port_captures = 1);
     let (sink, written) = channel();
     let [port, other] = [0, 1].map(|port| &rig.engines[port].0);
-    rig.switch.capture(port, Sink(sink)).unwrap();
-    let error = rig.switch.capture(port, io::sink()).unwrap_err();
+    rig.switch.capture(port, Sink(sink), None).unwrap();
+    let error = rig.switch.capture(port, io::sink(), None).unwrap_err();
     assert_eq!(
         error.to_string(),
         "a capture of the port is running already"
     );
     assert!(
-        rig.switch.capture(other, io::sink()).is_err(),
+        rig.switch.capture(other, io::sink(), None).is_err(),
         "one at a time"
     );
     let mut expected = Vec::new();
@@ -281,7 +281,7 @@ fn a_capture_ends_with_its_port() {
         let engine = rig.switch.add_port(late(2, 0), None).unwrap();
         let (sink, written) = channel();
         wait("a thread that writes", || {
-            rig.switch.capture(&engine, Sink(sink.clone())).ok()
+            rig.switch.capture(&engine, Sink(sink.clone()), None).ok()
         });
         drop(sink);
         send(&engine, &roce(mac(0), mac(2), number));
