@@ -11,8 +11,11 @@ use clap::Args;
 use guest::module_list::{files, is_built_in};
 use guest::needs::{self, Need};
 
-/// The places of an image in a directory that has a kernel.
-const IMAGES: [&str; 2] = ["vmlinuz", "arch/x86/boot/bzImage"];
+/// The places of an image in a directory that has a kernel. The last one, of an unpacked package,
+/// is the beginning of the image's path.
+const IMAGES: [&str; 3] = ["vmlinuz", "arch/x86/boot/bzImage", "boot/vmlinuz-"];
+/// The places of modules in a directory that has a kernel.
+const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 /// The depth of an image in a build tree.
 const DEPTH: usize = 4;
 
@@ -20,10 +23,11 @@ const DEPTH: usize = 4;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Kernel of the virtual machines")]
 pub struct KernelOptions {
-    /// Boot another kernel: an image, or a directory with vmlinuz or arch/x86/boot/bzImage
+    /// Boot another kernel: an image, or a directory with vmlinuz, arch/x86/boot/bzImage or
+    /// boot/vmlinuz-RELEASE
     ///
-    /// A directory may also have the kernel's modules in lib/modules and our modules in module and
-    /// kverbs.
+    /// A directory may also have the kernel's modules in lib/modules or usr/lib/modules, and our
+    /// modules in module and kverbs.
     #[arg(long, value_name = "IMAGE")]
     pub kernel: Option<PathBuf>,
     /// Modules of this kernel: /lib/modules/RELEASE, or what modules_install has made
@@ -86,7 +90,7 @@ impl KernelOptions {
         };
         let modules = match (&self.modules, &dir) {
             (Some(modules), _) => Some(module_tree(modules)?),
-            (None, Some(dir)) if dir.join("lib/modules").is_dir() => Some(module_tree(dir)?),
+            (None, Some(dir)) if installed_in(dir).is_some() => Some(module_tree(dir)?),
             _ => None,
         };
         let beside = dir.as_ref().map(|dir| dir.join("module/virtio_rdma.ko"));
@@ -227,30 +231,57 @@ fn resolved(path: &Path) -> Result<PathBuf> {
 
 /// The image in a directory that has a kernel.
 fn image_in(dir: &Path) -> Result<PathBuf> {
-    let mut places = IMAGES.iter().map(|name| dir.join(name));
-    let image = places
-        .find(|image| image.is_file())
-        .with_context(|| format!("no {} in {}", IMAGES.join(" or "), dir.display()))?;
-    resolved(&image)
+    let [alone, built, packaged] = IMAGES;
+    let mut places = [alone, built].into_iter().map(|name| dir.join(name));
+    if let Some(image) = places.find(|image| image.is_file()) {
+        return resolved(&image);
+    }
+    let packaged = dir.join(packaged);
+    let folder = packaged.parent().unwrap_or(dir);
+    let start = packaged.file_name().unwrap_or_default().to_string_lossy();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(&*start)).collect();
+    names.sort();
+    match &*names {
+        [name] => resolved(&folder.join(name)),
+        [] => bail!("no {}... in {}", IMAGES.join(" or "), dir.display()),
+        _ => bail!(
+            "{} has several kernels: name one of {}",
+            folder.display(),
+            names.join(", ")
+        ),
+    }
 }
 
-/// The directory with modules.dep: `dir`, or the only one in its lib/modules.
+/// The folder of the kernels' modules in a directory.
+fn installed_in(dir: &Path) -> Option<PathBuf> {
+    let mut places = MODULES.iter().map(|name| dir.join(name));
+    places.find(|folder| folder.is_dir())
+}
+
+/// The directory with modules.dep: `dir`, or the only one in its folder of modules.
 fn module_tree(dir: &Path) -> Result<PathBuf> {
     if dir.join("modules.dep").is_file() {
         return resolved(dir);
     }
-    let installed = dir.join("lib/modules");
-    if !installed.is_dir() {
-        bail!(
-            "{} has no modules.dep and no lib/modules: name /lib/modules/RELEASE, or make \
+    let installed = installed_in(dir).with_context(|| {
+        format!(
+            "{} has no modules.dep and no {}: name /lib/modules/RELEASE, or make \
              modules_install INSTALL_MOD_PATH=DIR",
-            dir.display()
-        );
-    }
-    let tree = installed.join(only_entry(&installed)?);
-    if !tree.join("modules.dep").is_file() {
-        bail!("{} has no modules.dep: run depmod", tree.display());
-    }
+            dir.display(),
+            MODULES.join(" or ")
+        )
+    })?;
+    let release = only_entry(&installed)?;
+    let tree = installed.join(&release);
+    ensure!(
+        tree.join("modules.dep").is_file(),
+        "{} has no modules.dep: \"depmod --basedir {} {}\" makes it",
+        tree.display(),
+        installed.ancestors().nth(2).unwrap_or(dir).display(),
+        release.to_string_lossy()
+    );
     resolved(&tree)
 }
 
@@ -360,6 +391,34 @@ mod tests {
         link("7.3.1");
         let error = choose(&dir, None, &[]).unwrap_err().to_string();
         assert!(error.ends_with("has several entries, not one"), "{error}");
+    }
+
+    /// A package of a distribution, unpacked.
+    #[test]
+    fn a_package_has_image_and_modules() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        let told = |dir: &Path| choose(dir, None, &[]).unwrap_err().to_string();
+        assert!(
+            told(&root).contains("boot/vmlinuz-... in"),
+            "{}",
+            told(&root)
+        );
+        let image = root.join("boot/vmlinuz-7.3.1");
+        write(&image, "");
+        let tree = root.join("usr/lib/modules/7.3.1");
+        fs::create_dir_all(&tree).unwrap();
+        let makes = format!(
+            "\"depmod --basedir {} 7.3.1\" makes it",
+            root.join("usr").display()
+        );
+        assert!(told(&root).ends_with(&makes), "{}", told(&root));
+        write(&tree.join("modules.dep"), "");
+        let kernel = choose(&root, None, &[]).unwrap();
+        assert_eq!((kernel.image, kernel.modules), (image, Some(tree)));
+        write(&root.join("boot/vmlinuz-7.2.1"), "");
+        let several = "has several kernels: name one of vmlinuz-7.2.1, vmlinuz-7.3.1";
+        assert!(told(&root).ends_with(several), "{}", told(&root));
     }
 
     #[test]
