@@ -23,7 +23,7 @@ use crate::watchdog::Watchdog;
 
 /// Earlier engines of this daemon.
 pub struct Former {
-    /// Whether one was ready.
+    /// Whether one was ready, also of another supervisor.
     pub is_any: bool,
     /// The clients of the last one.
     pub records: Arc<Records>,

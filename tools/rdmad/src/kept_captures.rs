@@ -81,12 +81,10 @@ impl KeptCaptures {
             places: Mutex::new([const { Place::Free }; PLACES]),
         };
         let places = std::array::from_fn(|place| {
-            let taken = kept.store.take(kept.get(place, FILE), inherited);
-            let Some((file, word)) = taken else {
-                kept.word(place, FILE).store(0, Ordering::Release);
+            let taken = kept.store.take(kept.word(place, FILE), inherited);
+            let Some(file) = taken else {
                 return Place::Free;
             };
-            kept.word(place, FILE).store(word, Ordering::Release);
             Place::Former(file.into())
         });
         kept.places = Mutex::new(places);
@@ -117,8 +115,8 @@ impl KeptCaptures {
             }
             self.0.set(place, END, 0);
             self.0.set(place, FRAMES, 0);
-            let word = self.0.store.record(0, Some(file.as_fd()));
-            self.0.set(place, FILE, word);
+            let word = self.0.word(place, FILE);
+            self.0.store.record(word, Some(file.as_fd()));
         }
         Ok(Output {
             file,
@@ -140,7 +138,7 @@ impl KeptCaptures {
             words.all(|(at, word)| self.0.get(place, at) == word)
         };
         for (place, state) in places.iter_mut().enumerate() {
-            if !is_of_port(place) {
+            if !matches!(state, Place::Former(_)) || !is_of_port(place) {
                 continue;
             }
             if let Place::Former(file) = mem::replace(state, Place::Taken) {
@@ -190,8 +188,7 @@ impl Kept {
 
     /// Forgets a file, which is then closed.
     fn erase(&self, place: usize) {
-        let file = self.word(place, FILE).swap(0, Ordering::AcqRel);
-        self.store.record(file, None);
+        self.store.record(self.word(place, FILE), None);
     }
 }
 

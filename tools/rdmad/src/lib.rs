@@ -132,8 +132,9 @@ fn takes_over(left: &str, len: usize) -> Result<()> {
 /// Runs the engine: all of the daemon but its supervisor.
 fn engine(mut args: Args, start: Start) -> ExitCode {
     let mut inherited = start.inherited;
-    // The first engine of each supervisor tells that QEMU may be started.
-    let is_first = inherited.were_stored() || !start.supervision.was_ready();
+    // The first engine of a supervisor tells that QEMU may be started.
+    let is_first = !start.supervision.was_ready();
+    let is_any = !is_first || inherited.were_stored();
     let changes = KeptText::new(start.memory.clone(), CHANGES);
     let events = KeptEvents::new(start.memory.clone(), EVENTS);
     let captures = KeptCaptures::new(
@@ -197,7 +198,7 @@ fn engine(mut args: Args, start: Start) -> ExitCode {
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
     let prepared = Prepared {
         former: Former {
-            is_any: start.supervision.was_ready(),
+            is_any,
             records,
             events,
             captures,
@@ -285,13 +286,14 @@ fn run(
     supervision.tell_ready();
     listeners.ready()?;
     let mut watchdog = Watchdog::default();
-    let mut is_stored = true;
+    let mut looked = Instant::now();
+    let mut is_told = false;
     let signal = loop {
-        let written = former.store.write();
-        if let Some(error) = written.as_ref().err().filter(|_| is_stored) {
+        if let Some(error) = former.store.write().err().filter(|_| !is_told) {
+            // Once: a client could cause it again and again.
+            is_told = true;
             tracing::warn!("the service manager does not keep all descriptors: {error}");
         }
-        is_stored = written.is_ok();
         match signals.wait(watchdog::INTERVAL, former.store.changed())? {
             Some(signal) if signal == HAND_OVER as u32 => {
                 match hand_over(&daemon, &supervision, log) {
@@ -307,7 +309,9 @@ fn run(
                 }
             }
             Some(signal) => break signal,
-            None => {}
+            // Clients cause changes of the store.
+            None if looked.elapsed() < watchdog::INTERVAL => continue,
+            None => looked = Instant::now(),
         }
         if let Some(stuck) = daemon.stuck(&mut watchdog) {
             // The thread would not let the daemon end in an orderly way.

@@ -68,6 +68,10 @@ impl Mapping {
         Self::map(region, file, loss, Arc::new(charge), pace)
     }
 
+    pub(crate) fn file(&self) -> Arc<File> {
+        self.file.clone()
+    }
+
     /// Maps the region again, with the present pages of its file.
     pub(crate) fn again(&self, pace: &mut Pace) -> Result<Self, MapError> {
         let region = Region {

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -149,6 +150,13 @@ impl DmaSpace {
         // memory.
         self.replace_and_wait(old, regions, changes);
         Ok(())
+    }
+
+    /// The file of the region that begins at `iova`.
+    pub fn file(&self, iova: u64) -> Option<Arc<File>> {
+        let snapshot = self.current.load();
+        let region = snapshot.regions.get(snapshot.position(iova))?;
+        (region.iova == iova).then(|| region.file())
     }
 
     /// Unmaps every region inside the `len` bytes at `iova`. Returns the number of regions, which

@@ -239,7 +239,7 @@ fn main(parts: Parts) -> Vec<Allowed> {
     // The state that it hands over is written by `pwrite`.
     let mut own = vec![any(SYS_pwrite64)];
     if let Some(manager) = parts.store {
-        // Passes descriptors, but to the service manager alone. A descriptor is not negative.
+        // Passes descriptors to the service manager, by this number. It is not negative.
         own.push(when(SYS_sendmsg, &[Is(0, manager as u32)]));
     }
     [events(), interrupts(), errands(), own].concat()
@@ -259,6 +259,7 @@ fn socket() -> Vec<Allowed> {
         credentials(),
         // Keeps a descriptor open until the service manager has it.
         when(SYS_fcntl, &[Is(1, F_DUPFD_CLOEXEC as u32)]),
+        when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
         // Replies, which go through a pipe.
         any(SYS_pipe2),
         any(SYS_splice),

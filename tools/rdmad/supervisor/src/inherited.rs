@@ -18,9 +18,9 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 #[derive(Debug, Default)]
 pub struct Inherited {
     open: BTreeSet<RawFd>,
-    /// The slots of the [store](crate::Store) from which they come, if the service manager has kept
-    /// them. Their numbers are not those by which earlier engines knew them.
-    slots: Option<BTreeMap<u32, RawFd>>,
+    /// Their names in the [store](crate::Store), if they come from the service manager. Their
+    /// numbers are not those by which earlier engines knew them.
+    names: Option<BTreeMap<u32, RawFd>>,
     /// Whether nobody knows which of them have the recorded numbers.
     are_unknown: bool,
 }
@@ -28,11 +28,11 @@ pub struct Inherited {
 impl Inherited {
     /// The descriptors that the last engine has left. To be called before the process opens others.
     ///
-    /// With `slots`, they come from the service manager. They `are_unknown` if an engine has died
+    /// With `names`, they come from the service manager. They `are_unknown` if an engine has died
     /// while it recorded those that came from there.
     pub(crate) fn of(
         left: BTreeSet<RawFd>,
-        slots: Option<BTreeMap<u32, RawFd>>,
+        names: Option<BTreeMap<u32, RawFd>>,
         are_unknown: bool,
     ) -> Self {
         // The invariant holds: the last engine has opened these descriptors, and was dead or shared
@@ -40,7 +40,7 @@ impl Inherited {
         // This process is a copy of the supervisor, which owns others.
         Self {
             open: left,
-            slots,
+            names,
             are_unknown,
         }
     }
@@ -48,16 +48,16 @@ impl Inherited {
     /// Whether the descriptors come from the service manager, which has kept them when a supervisor
     /// has ended.
     pub fn were_stored(&self) -> bool {
-        self.slots.is_some()
+        self.names.is_some()
     }
 
-    /// The descriptor that was recorded with this number and slot. One slot may be recorded with
+    /// The descriptor that was recorded with this number and name. One name may be recorded with
     /// several numbers.
-    pub(crate) fn take_recorded(&mut self, number: RawFd, slot: u32) -> Option<OwnedFd> {
-        let Some(slots) = &self.slots else {
+    pub(crate) fn take_recorded(&mut self, number: RawFd, name: u32) -> Option<OwnedFd> {
+        let Some(names) = &self.names else {
             return self.take(number).filter(|_| !self.are_unknown);
         };
-        let number = *slots.get(&slot)?;
+        let number = *names.get(&name)?;
         if !self.open.contains(&number) {
             return None;
         }
@@ -85,7 +85,7 @@ impl FromIterator<OwnedFd> for Inherited {
     fn from_iter<I: IntoIterator<Item = OwnedFd>>(files: I) -> Self {
         Self {
             open: files.into_iter().map(OwnedFd::into_raw_fd).collect(),
-            slots: None,
+            names: None,
             are_unknown: false,
         }
     }

@@ -53,7 +53,7 @@ use vm_memory::MmapRegion;
 pub use self::inherited::Inherited;
 pub use self::manager::{Manager, NOTIFY_SOCKET};
 pub use self::memory::format;
-use self::memory::{Memory, Stored};
+use self::memory::{memory_name, Memory, Stored};
 pub use self::store::Store;
 use self::successor::{Left, Successor};
 pub use self::supervision::Supervision;
@@ -118,7 +118,7 @@ impl Start {
             memory: memory.of_engines()?,
             state: None,
             deaths: Deaths::default(),
-            store: Arc::new(Store::new(None, 0, supervision.clone())?),
+            store: Arc::new(Store::new(None, 0, supervision.clone(), None)?),
             supervision,
         })
     }
@@ -143,7 +143,7 @@ pub fn supervise(
     let before = inherited::open_files()?;
     // A program that takes over has the descriptors anyway.
     let stored = Stored::take(format, memory)?;
-    let (memory, left_state, own, mut slots) = match (Left::take(), stored) {
+    let (memory, left_state, own, mut names) = match (Left::take(), stored) {
         (Some(left), _) => {
             // Other programs that this one starts, such as brokers, get none of them.
             inherited::set_kept_over_exec(&(&before - &left.own), false)?;
@@ -151,15 +151,13 @@ pub fn supervise(
             (memory, Some(left.state), left.own, None)
         }
         (None, Some(stored)) => {
-            let own = &before - &stored.slots.values().copied().collect();
-            (stored.memory, None, own, Some(stored.slots))
+            let own = &before - &stored.names.values().copied().collect();
+            let own = &own - &BTreeSet::from([stored.memory.file.as_raw_fd()]);
+            (stored.memory, None, own, Some(stored.names))
         }
-        (None, None) => {
-            let memory = Memory::new(memory)?;
-            memory.store(format);
-            (memory, None, before.clone(), None)
-        }
+        (None, None) => (Memory::new(memory)?, None, before.clone(), None),
     };
+    let name = memory_name(format, memory.len);
     let mut signals = SigSet::empty();
     for signal in [signal::SIGCHLD, signal::SIGTERM, signal::SIGINT, UPGRADE] {
         signals.add(signal);
@@ -182,7 +180,7 @@ pub fn supervise(
     // Closed here: another file with its number would seem to be the last engine's.
     let mut state = left_state.and_then(|file| supervisor.state_from(&file));
     let mut deaths = Deaths::default();
-    if slots.is_some() {
+    if names.is_some() {
         supervisor.supervision.begin_again();
         deaths.add("has ended with its supervisor".to_owned());
     }
@@ -197,23 +195,20 @@ pub fn supervise(
             signals.remove(UPGRADE);
             signals.thread_unblock()?;
             let supervision = supervisor.supervision.clone();
-            let are_unknown = slots.is_none() && supervision.is_renumbering();
-            // Without the memory.
-            let most = manager::capacity().saturating_sub(1);
-            // The engine tells of a manager that can't be reached.
-            let manager = Manager::connect().ok().flatten().filter(|_| most > 0);
+            let are_unknown = names.is_none() && supervision.is_renumbering();
+            let store = open_store(&name, &memory, &supervision)?;
             // These and their clones have descriptors of the supervisor, which stay open.
             forget((supervisor, memory.file, of_engines.clone()));
             return Ok(engine(Start {
-                inherited: Inherited::of(left, slots, are_unknown),
+                inherited: Inherited::of(left, names, are_unknown),
                 memory: of_engines,
                 state,
                 deaths,
-                store: Arc::new(Store::new(manager, most, supervision.clone())?),
+                store: Arc::new(store),
                 supervision,
             }));
         };
-        slots = None;
+        names = None;
         let end = supervisor.await_end(engine_id)?;
         if !supervisor.is_ending && supervisor.upgrade.take().is_some() {
             let left = &inherited::open_files()? - &of_supervisor;
@@ -239,6 +234,7 @@ pub fn supervise(
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
         {
+            memory::forget([name.as_str()].into_iter());
             return Ok(supervisor.status_of(end));
         }
         let cause = cause_of(end);
@@ -248,9 +244,21 @@ pub fn supervise(
         ));
         deaths.add(cause);
         if supervisor.is_ended_within(pause)? {
+            memory::forget([name.as_str()].into_iter());
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// The store of an engine. Engines tell of a manager that can't be reached.
+fn open_store(name: &str, memory: &Memory, supervision: &Supervision) -> io::Result<Store> {
+    let most = manager::capacity();
+    let manager = Manager::connect().ok().flatten().filter(|_| most > 0);
+    let file = memory.file.try_clone()?;
+    // Without the memory.
+    let most = most.saturating_sub(1);
+    let memory = Some((name.to_owned(), OwnedFd::from(file)));
+    Store::new(manager, most, supervision.clone(), memory)
 }
 
 /// The signal that requests an upgrade.

@@ -2,10 +2,10 @@
 
 //! The memory that outlives engines and, if a service manager keeps it, the supervisor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -75,20 +75,6 @@ impl Memory {
         })
     }
 
-    /// Lets the service manager keep the memory, if it has a store. It is not full yet.
-    pub(crate) fn store(&self, format: &str) {
-        if manager::capacity() > 0 {
-            let manager = Manager::connect().ok().flatten();
-            let name = memory_name(format, self.len);
-            let kept = manager.map(|manager| manager.keep(&name, self.file.as_fd()));
-            if let Some(Err(error)) = kept {
-                tell(&format!(
-                    "the service manager does not keep the memory: {error}"
-                ));
-            }
-        }
-    }
-
     /// Checks that the descriptor is still that of the memory: an engine can replace it.
     pub(crate) fn check(&self) -> io::Result<()> {
         match identity(&self.file)? == self.identity {
@@ -108,7 +94,7 @@ impl Memory {
 const NAME: &str = "memory-";
 
 /// The name of memory of `len` bytes for engines in the service manager's store.
-fn memory_name(of_content: &str, len: usize) -> String {
+pub(crate) fn memory_name(of_content: &str, len: usize) -> String {
     format!("{NAME}{}", format(of_content, len))
 }
 
@@ -116,48 +102,73 @@ fn memory_name(of_content: &str, len: usize) -> String {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) memory: Memory,
-    /// Slots and their descriptors.
-    pub(crate) slots: BTreeMap<u32, RawFd>,
+    /// Names and their descriptors.
+    pub(crate) names: BTreeMap<u32, RawFd>,
 }
 
 impl Stored {
-    /// Takes what the service manager has kept. If this program does not understand it, it is lost.
+    /// Takes what the service manager has kept. It is lost if this program does not understand it,
+    /// or if the last supervisor has ended in an orderly way.
     pub(crate) fn take(format: &str, len: usize) -> io::Result<Option<Self>> {
-        let passed = manager::passed();
-        let name = memory_name(format, len);
-        let (slots, memory): (Vec<_>, Vec<_>) = passed
-            .into_iter()
+        let passed = manager::passed().into_iter();
+        let passed: Vec<_> = passed
             .filter(|(name, _)| name.starts_with(NAME) || name.parse::<u32>().is_ok())
-            .partition(|(name, _)| name.parse::<u32>().is_ok());
-        let numbers = slots.iter().chain(&memory).map(|(_, number)| *number);
+            .collect();
+        let numbers = passed.iter().map(|(_, number)| *number);
         inherited::set_kept_over_exec(&numbers.collect(), false)?;
-        let memory_is = |found: &&(String, RawFd)| found.0 == name;
-        let own = memory.iter().find(memory_is).and_then(|(_, number)| {
-            let file = inherited::take_over(*number)?.into();
-            Memory::take_over(file, len).ok()
-        });
-        if let Some(own) = own {
-            let slot = |(name, number): (String, RawFd)| Some((name.parse().ok()?, number));
-            let slots: BTreeMap<_, _> = slots.into_iter().filter_map(slot).collect();
-            tell(&format!(
-                "the last supervisor has ended: {} descriptors come from the service manager",
-                slots.len()
-            ));
-            return Ok(Some(Self { memory: own, slots }));
-        }
-        if let Some((of, _)) = memory.first() {
-            tell(&format!(
-                "the service manager has kept {of}, and this program takes over {name}: \
-                 VMs have lost their devices"
-            ));
-        }
-        let manager = Manager::connect()?;
-        for (name, number) in slots.iter().chain(&memory) {
-            drop(inherited::take_over(*number));
-            if let Some(manager) = &manager {
-                manager.forget(name)?;
+        let wanted = memory_name(format, len);
+        let (memory, files): (Vec<_>, Vec<_>) = passed
+            .into_iter()
+            .partition(|(name, _)| name.starts_with(NAME));
+        match &*memory {
+            [(name, number)] if *name == wanted => {
+                let file = inherited::take_over(*number).map(File::from);
+                let memory = file.and_then(|file| Memory::take_over(file, len).ok());
+                if let Some(memory) = memory {
+                    return Ok(Some(Self::of(memory, files)));
+                }
             }
+            [(name, _), ..] => tell(&format!(
+                "the service manager has kept {name}, and this program takes over {wanted}: VMs \
+                 have lost their devices"
+            )),
+            [] => {}
+        }
+        let all = memory.iter().chain(&files);
+        forget(all.clone().map(|(name, _)| name.as_str()));
+        for (_, number) in all {
+            drop(inherited::take_over(*number));
         }
         Ok(None)
+    }
+
+    fn of(memory: Memory, files: Vec<(String, RawFd)>) -> Self {
+        let mut names = BTreeMap::new();
+        let mut twice = BTreeSet::new();
+        for (name, number) in files {
+            if let Ok(name) = name.parse() {
+                twice.extend(names.insert(name, number).map(|_| name));
+            }
+        }
+        // Nobody knows which of them was recorded.
+        names.retain(|name, _| !twice.contains(name));
+        tell(&format!(
+            "the last supervisor has ended: {} descriptors come from the service manager",
+            names.len()
+        ));
+        Self { memory, names }
+    }
+}
+
+/// Lets the service manager forget files that it may keep. It is not needed for anything else: if
+/// that fails, they stay with the manager until the service is stopped.
+pub(crate) fn forget<'a>(mut names: impl Iterator<Item = &'a str>) {
+    let Some(first) = names.next() else {
+        return;
+    };
+    if let Ok(Some(manager)) = Manager::connect() {
+        for name in std::iter::once(first).chain(names) {
+            let _ = manager.forget(name);
+        }
     }
 }

@@ -3,26 +3,27 @@
 //! Descriptors that the service manager keeps besides, in its descriptor store, so that they
 //! outlive the supervisor too.
 //!
-//! Each file in the store has a *slot*, whose number is its name there. A descriptor is recorded by
-//! a word with its number and its slot, by which the engine of the next supervisor finds the file.
-//! A slot is not used for another file before the manager was told to forget the last one. So a
-//! recorded slot never leads to another file, wherever the daemon dies. The store may have files
-//! that no record names; the next engine lets the manager forget them.
+//! A descriptor is recorded by a word with its number and with the *name* of its file in the store,
+//! by which the engine of the next supervisor finds the file. No other file ever gets this name, so
+//! a recorded name never leads to another file, wherever the daemon dies and whatever the manager
+//! has not received. The memory of all engines lists the names that may be in the store; the next
+//! engine lets the manager forget those that no record has.
 //!
-//! The threads that open and close descriptors only note what is to be stored. One thread, which
-//! alone may pass descriptors to others, [writes](Store::write) to the manager.
+//! The threads that open and close descriptors only note what is to be stored. One thread
+//! [writes](Store::write) to the manager.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
-use rustix::fs::{fstat, FileType};
+use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 
 use crate::inherited::Inherited;
 use crate::manager::Manager;
-use crate::supervision::Supervision;
+use crate::supervision::{Supervision, MAX_STORED};
 
 /// Messages to the manager in an [`INTERVAL`]: a client could make it work without a pause.
 const BURST: u32 = 256;
@@ -33,138 +34,172 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct Store {
     /// `None` if no service manager keeps descriptors.
     manager: Option<Manager>,
-    slots: Mutex<Slots>,
+    files: Mutex<Files>,
     supervision: Supervision,
     /// An eventfd that tells of files to be stored or forgotten.
     changed: OwnedFd,
 }
 
 #[derive(Debug)]
-struct Slots {
-    /// The slots that were ever used. The first one has the number 1.
-    each: Vec<Slot>,
-    /// Maximum number of slots.
+struct Files {
+    /// The memory of the engines and its name, if the manager is yet to be given it.
+    memory: Option<(String, OwnedFd)>,
+    /// The places that were ever used.
+    places: Vec<Place>,
+    /// Maximum number of places.
     most: usize,
-    /// Whether a file was not stored since all slots were in use.
+    /// Whether a file was not stored since all places were in use, or no descriptor was left.
     lacked: bool,
-    /// Where the next write begins, so that each slot gets its turn.
+    /// Where the next write begins, so that each place gets its turn.
     next: usize,
     /// Messages that may be sent in this interval, and its beginning.
     left: u32,
     since: Instant,
 }
 
+/// A file in the store.
 #[derive(Debug, Default)]
-struct Slot {
-    /// Number of records that name the slot.
+struct Place {
+    /// 0 if the place is free.
+    name: u32,
+    /// Number of records that have the name.
     uses: u32,
     /// The file, if the manager is yet to be given it.
     unsent: Option<OwnedFd>,
-    /// Whether the manager may have a file of this name.
+    /// Whether the manager may have the file.
     is_stored: bool,
+    /// When the manager was told to forget the file. The place is free a while later: if the engine
+    /// dies meanwhile, the manager may have ignored it, and the next engine tells it again.
+    told: Option<Instant>,
     identity: Option<Identity>,
 }
 
-/// Device and inode of a file whose descriptors are equal for the manager, and for clients. Sockets
-/// and eventfds have none.
-type Identity = (u64, u64);
+/// Device, inode and access mode of a file of memory, which a client passes once for each region.
+/// For the manager, descriptors of one such file are mostly the same, and it keeps one.
+type Identity = (u64, u64, OFlags);
 
-impl Slot {
-    /// Whether the slot can be used for another file.
-    fn is_free(&self) -> bool {
-        self.uses == 0 && !self.is_stored
-    }
-
-    fn is_kept(&self) -> bool {
-        self.uses > 0 && self.unsent.is_none()
-    }
-
-    /// Whether the manager is to forget the file.
+impl Place {
     fn is_left(&self) -> bool {
-        self.uses == 0 && self.is_stored
+        self.name != 0 && self.uses == 0
     }
 
-    /// Whether the manager is to keep the file.
+    /// Whether the manager is to be told to forget the file.
+    fn is_to_be_forgotten(&self) -> bool {
+        self.is_left() && self.is_stored && self.told.is_none()
+    }
+
+    /// Whether the manager is to be given the file.
     fn is_new(&self) -> bool {
         self.unsent.is_some()
     }
 }
 
-impl Slots {
-    fn with(&mut self, number: u32) -> Option<&mut Slot> {
-        self.each.get_mut((number as usize).checked_sub(1)?)
+impl Files {
+    fn named(&mut self, name: u32) -> Option<&mut Place> {
+        let mut places = self.places.iter_mut();
+        places.find(|place| name != 0 && place.name == name)
     }
 
-    /// Finds a slot for a file. Returns its number, or 0 if there is none.
-    fn keep(&mut self, file: BorrowedFd<'_>) -> u32 {
-        let identity = identity(file);
-        let same = |slot: &Slot| identity.is_some() && slot.uses > 0 && slot.identity == identity;
-        if let Some(at) = self.each.iter().position(same) {
-            self.each[at].uses += 1;
-            return number(at);
+    /// Finds a place for a file. Returns its name, or 0 if there is no place.
+    fn keep(&mut self, file: Duplicate, supervision: &Supervision) -> u32 {
+        let Duplicate { file, identity } = file;
+        let is_same =
+            |place: &&mut Place| identity.is_some() && place.uses > 0 && place.identity == identity;
+        if let Some(place) = self.places.iter_mut().find(is_same) {
+            place.uses += 1;
+            return place.name;
         }
-        let at = self.each.iter().position(Slot::is_free);
-        let at = at.unwrap_or(self.each.len());
-        let file = file.try_clone_to_owned().ok().filter(|_| at < self.most);
-        if file.is_none() {
+        let at = self.places.iter().position(|place| place.name == 0);
+        let at = at.unwrap_or(self.places.len());
+        let Some(file) = file.filter(|_| at < self.most) else {
             self.lacked = true;
             return 0;
-        }
-        let slot = Slot {
-            uses: 1,
-            unsent: file,
-            is_stored: false,
-            identity,
         };
-        match self.each.get_mut(at) {
-            Some(free) => *free = slot,
-            None => self.each.push(slot),
+        let place = Place {
+            name: supervision.store(at),
+            uses: 1,
+            unsent: Some(file),
+            identity,
+            ..Place::default()
+        };
+        let name = place.name;
+        match self.places.get_mut(at) {
+            Some(free) => *free = place,
+            None => self.places.push(place),
         }
-        number(at)
+        name
     }
 
-    /// Writes the slots that are `due`, as many as the manager and this interval allow.
+    /// Tells the manager of the places that are `due`, as many as it and this interval allow.
+    /// Returns whether all were told.
     fn write(
         &mut self,
-        due: fn(&Slot) -> bool,
-        write: impl Fn(&mut Slot, &str) -> io::Result<()>,
-    ) -> io::Result<()> {
-        for _ in 0..self.each.len() {
-            if self.left == 0 {
-                break;
-            }
-            let at = self.next % self.each.len();
-            if due(&self.each[at]) {
-                match write(&mut self.each[at], &number(at).to_string()) {
+        due: fn(&Place) -> bool,
+        tell: impl Fn(&mut Place) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        for _ in 0..self.places.len() {
+            let at = self.next % self.places.len();
+            if due(&self.places[at]) {
+                if self.left == 0 {
+                    return Ok(false);
+                }
+                match tell(&mut self.places[at]) {
                     Ok(()) => self.left -= 1,
                     // It is busy.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) => return Err(error),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) => {
+                        // Others need not fail.
+                        self.next = at + 1;
+                        return Err(error);
+                    }
                 }
             }
             self.next = at + 1;
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+/// Another descriptor of a file, for the manager. It is made and closed without a lock, since both
+/// may take long.
+struct Duplicate {
+    file: Option<OwnedFd>,
+    identity: Option<Identity>,
+}
+
+impl Duplicate {
+    fn of(file: BorrowedFd<'_>) -> Self {
+        Self {
+            file: file.try_clone_to_owned().ok(),
+            identity: identity(file),
+        }
     }
 }
 
 impl Store {
     /// A store for at most `most` files, of a supervisor whose earlier engines may have used it.
+    /// The manager is first given `memory`, by this name.
     pub(crate) fn new(
         manager: Option<Manager>,
         most: u32,
         supervision: Supervision,
+        memory: Option<(String, OwnedFd)>,
     ) -> io::Result<Self> {
-        let used = supervision.slots().min(most) as usize;
-        let before = || Slot {
+        let place = |name| Place {
+            name,
             is_stored: true,
-            ..Slot::default()
+            ..Place::default()
+        };
+        let places = match manager {
+            Some(_) => supervision.stored().into_iter().map(place).collect(),
+            None => Vec::new(),
         };
         Ok(Self {
             manager,
-            slots: Mutex::new(Slots {
-                each: (0..used).map(|_| before()).collect(),
-                most: most as usize,
+            files: Mutex::new(Files {
+                memory,
+                places,
+                most: (most as usize).min(MAX_STORED),
                 lacked: false,
                 next: 0,
                 left: BURST,
@@ -185,73 +220,83 @@ impl Store {
         self.changed.as_fd()
     }
 
-    /// Number of files that the manager keeps for clients.
+    /// Number of files that were given to the manager for clients.
     pub fn count(&self) -> usize {
-        let slots = self.slots();
-        let kept = slots.each.iter().filter(|slot| slot.is_kept());
-        kept.count()
+        let files = self.files();
+        let mut places = files.places.iter().filter(|place| place.uses > 0);
+        places.by_ref().filter(|place| !place.is_new()).count()
     }
 
-    /// Stores a file that is about to be recorded, if there is one, in place of that of the word
-    /// `before`, which is recorded no longer. Returns the word to be recorded, 0 for no file.
+    /// Records a file that is open, or none, at `word`, in place of another one, and stores it. The
+    /// file must have been checked: the manager and this process must be able to close it without
+    /// waiting for a client. A word of 0 is no file.
     ///
-    /// If one socket or eventfd is recorded twice, the manager keeps it in the first slot alone.
-    pub fn record(&self, before: u64, file: Option<BorrowedFd<'_>>) -> u64 {
+    /// If one socket or eventfd is recorded twice, the manager keeps it by its first name alone.
+    pub fn record(&self, word: &AtomicU64, file: Option<BorrowedFd<'_>>) {
+        let before = word.load(Ordering::Acquire);
+        let number = file.map(|file| file.as_raw_fd());
         // A recorded descriptor is open, so it is the same if it has the same number.
-        if number_in(before).is_some() && number_in(before) == file.map(|file| file.as_raw_fd()) {
-            return before;
+        if number_in(before) == number {
+            return;
         }
-        let slot = match self.manager {
-            Some(_) => self.replace(slot_in(before), file),
-            None => 0,
-        };
-        file.map_or(0, |file| word(file, slot))
-    }
-
-    fn replace(&self, before: u32, file: Option<BorrowedFd<'_>>) -> u32 {
-        let mut slots = self.slots();
-        if let Some(slot) = slots.with(before) {
-            slot.uses = slot.uses.saturating_sub(1);
-            if slot.uses == 0 {
-                slot.unsent = None;
+        if self.manager.is_none() {
+            return word.store(
+                number.map_or(0, |number| joined(number, 0)),
+                Ordering::Release,
+            );
+        }
+        let duplicate = file.map(Duplicate::of);
+        let mut files = self.files();
+        let name = duplicate.map_or(0, |duplicate| files.keep(duplicate, &self.supervision));
+        // From now on a death finds the new file. Before, the old one has its name.
+        word.store(
+            number.map_or(0, |number| joined(number, name)),
+            Ordering::Release,
+        );
+        if let Some(place) = files.named(name_in(before)) {
+            place.uses = place.uses.saturating_sub(1);
+            if place.uses == 0 {
+                place.unsent = None;
             }
         }
-        let slot = file.map_or(0, |file| slots.keep(file));
-        self.supervision.use_slots(slots.each.len() as u32);
-        self.notify(&slots);
-        slot
+        self.notify(&files);
     }
 
-    /// Takes the descriptor that an earlier engine has recorded by `before`, if it is one of the
-    /// `inherited` ones and was not taken yet. Returns the word to be recorded instead.
-    pub fn take(&self, before: u64, inherited: &mut Inherited) -> Option<(OwnedFd, u64)> {
-        let slot = slot_in(before);
-        let file = inherited.take_recorded(number_in(before)?, slot)?;
-        let word = word(file.as_fd(), self.keep_again(slot, file.as_fd()));
-        Some((file, word))
+    /// Takes the descriptor that an earlier engine has recorded at `word`, if it is one of the
+    /// `inherited` ones and was not taken yet, and records it anew. Records none otherwise.
+    pub fn take(&self, word: &AtomicU64, inherited: &mut Inherited) -> Option<OwnedFd> {
+        let before = word.load(Ordering::Acquire);
+        let name = name_in(before);
+        let number = number_in(before);
+        let file = number.and_then(|number| inherited.take_recorded(number, name));
+        let after = file.as_ref().map_or(0, |file| {
+            joined(file.as_raw_fd(), self.keep_again(name, file.as_fd()))
+        });
+        word.store(after, Ordering::Release);
+        file
     }
 
-    /// Stores a file that an earlier engine has recorded with this slot. Returns the number of its
-    /// slot; 0 if it is not stored.
-    fn keep_again(&self, slot: u32, file: BorrowedFd<'_>) -> u32 {
-        let identity = identity(file);
-        let mut slots = self.slots();
-        let Some(found) = slots.with(slot) else {
+    /// Stores a file that an earlier engine has recorded with this name. Returns the name; 0 if it
+    /// is not stored.
+    fn keep_again(&self, name: u32, file: BorrowedFd<'_>) -> u32 {
+        let Duplicate { file, identity } = Duplicate::of(file);
+        let mut files = self.files();
+        let Some(place) = files.named(name) else {
             return 0;
         };
-        match (found.uses, file.try_clone_to_owned()) {
-            (0, Ok(file)) => {
+        match (place.uses, file) {
+            (0, Some(file)) => {
                 // The manager ignores it if it has it.
-                found.unsent = Some(file);
-                found.identity = identity;
+                place.unsent = Some(file);
+                place.identity = identity;
             }
-            (1.., _) if identity.is_some() && identity == found.identity => {}
+            (1.., _) if identity.is_some() && identity == place.identity => {}
             // The record is false, or there are too many descriptors.
             _ => return 0,
         }
-        found.uses += 1;
-        self.notify(&slots);
-        slot
+        place.uses += 1;
+        self.notify(&files);
+        name
     }
 
     /// Tells the manager what has changed. To be called at each change, and once a second.
@@ -264,51 +309,72 @@ impl Store {
             return Ok(());
         };
         let _ = rustix::io::read(&self.changed, &mut [0; 8]);
-        let mut slots = self.slots();
-        if slots.since.elapsed() >= INTERVAL {
-            slots.since = Instant::now();
-            slots.left = BURST;
+        let mut files = self.files();
+        let files = &mut *files;
+        if files.since.elapsed() >= INTERVAL {
+            files.since = Instant::now();
+            files.left = BURST;
         }
-        // The manager ignores a file that it still keeps by another name.
-        slots.write(Slot::is_left, |slot, name| {
-            manager.forget(name)?;
-            slot.is_stored = false;
+        if let Some((name, file)) = &files.memory {
+            match manager.keep(name, file.as_fd()) {
+                Ok(()) => files.memory = None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        for (at, place) in files.places.iter_mut().enumerate() {
+            let is_told = place.told.is_some_and(|told| told.elapsed() >= INTERVAL);
+            if place.is_left() && (is_told || !place.is_stored) {
+                self.supervision.forget(at);
+                *place = Place::default();
+            }
+        }
+        // First, since the manager ignores a file that it still keeps by another name.
+        let all = files.write(Place::is_to_be_forgotten, |place| {
+            manager.forget(&place.name.to_string())?;
+            place.told = Some(Instant::now());
             Ok(())
         })?;
-        slots.write(Slot::is_new, |slot, name| {
-            slot.is_stored = true;
-            let file = slot.unsent.as_ref();
-            file.map_or(Ok(()), |file| manager.keep(name, file.as_fd()))?;
-            slot.unsent = None;
-            Ok(())
-        })?;
-        match std::mem::take(&mut slots.lacked) {
+        if all {
+            files.write(Place::is_new, |place| {
+                place.is_stored = true;
+                let file = place.unsent.as_ref();
+                file.map_or(Ok(()), |file| {
+                    manager.keep(&place.name.to_string(), file.as_fd())
+                })?;
+                place.unsent = None;
+                Ok(())
+            })?;
+        }
+        match std::mem::take(&mut files.lacked) {
             true => Err(io::Error::other(format!(
-                "it keeps {} descriptors (FileDescriptorStoreMax=), and more are in use",
-                slots.most
+                "more are in use than it keeps, {} (FileDescriptorStoreMax=), or than this \
+                 process can open",
+                files.most
             ))),
             false => Ok(()),
         }
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
+    fn files(&self) -> MutexGuard<'_, Files> {
         // Each change is whole before anything can panic.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread that writes, unless it has to wait for the next interval.
-    fn notify(&self, slots: &Slots) {
-        if slots.left > 0 {
+    /// Wakes the thread that writes, if it has something to tell in this interval.
+    fn notify(&self, files: &Files) {
+        let is_due = |place: &Place| place.is_to_be_forgotten() || place.is_new();
+        if files.left > 0 && files.places.iter().any(is_due) {
             // Fails only if the thread was woken very often and has not run.
             let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// The word of a descriptor in this slot.
-fn word(file: BorrowedFd<'_>, slot: u32) -> u64 {
+/// The word of a descriptor.
+fn joined(number: RawFd, name: u32) -> u64 {
     // A valid descriptor is not negative.
-    (file.as_raw_fd() as u64 + 1) | (u64::from(slot) << 32)
+    (number as u64 + 1) | (u64::from(name) << 32)
 }
 
 /// The number in a descriptor's word.
@@ -316,20 +382,17 @@ fn number_in(word: u64) -> Option<RawFd> {
     (word as u32).checked_sub(1)?.try_into().ok()
 }
 
-/// The slot in a descriptor's word.
-fn slot_in(word: u64) -> u32 {
+/// The name in a descriptor's word.
+fn name_in(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// The number of the slot at this place.
-fn number(at: usize) -> u32 {
-    at as u32 + 1
-}
-
+/// The identity of a file of memory; `None` for sockets and eventfds.
 fn identity(file: BorrowedFd<'_>) -> Option<Identity> {
     let stat = fstat(file).ok()?;
     let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    is_regular.then_some((stat.st_dev, stat.st_ino))
+    let access = fcntl_getfl(file).ok()? & OFlags::RWMODE;
+    is_regular.then_some((stat.st_dev, stat.st_ino, access))
 }
 
 #[cfg(test)]
@@ -339,150 +402,261 @@ mod tests {
 
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::fs::{memfd_create, MemfdFlags};
+    use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
     use crate::Start;
 
-    /// A store for `most` files, and the socket of its manager.
-    fn store(most: u32, supervision: &Supervision) -> (Store, UnixDatagram) {
-        let (own, manager) = UnixDatagram::pair().unwrap();
-        for socket in [&own, &manager] {
-            socket.set_nonblocking(true).unwrap();
+    /// A store, its manager, and words of records.
+    struct Rig {
+        store: Store,
+        manager: UnixDatagram,
+        words: [AtomicU64; 60],
+        /// The name before the first one of this test.
+        base: u32,
+    }
+
+    impl Rig {
+        fn new(most: u32, supervision: &Supervision) -> Self {
+            let (own, manager) = UnixDatagram::pair().unwrap();
+            for socket in [&own, &manager] {
+                socket.set_nonblocking(true).unwrap();
+            }
+            let store = Store::new(Some(own.into()), most, supervision.clone(), None).unwrap();
+            let rig = Self {
+                store,
+                manager,
+                words: [const { AtomicU64::new(0) }; 60],
+                base: 0,
+            };
+            rig.stop_time();
+            rig
         }
-        let store = Store::new(Some(own.into()), most, supervision.clone()).unwrap();
-        // The interval does not end.
-        store.slots().since = Instant::now() + Duration::from_secs(3600);
-        (store, manager)
+
+        /// The interval does not end.
+        fn stop_time(&self) {
+            self.store.files().since = Instant::now() + Duration::from_secs(3600);
+        }
+
+        /// An interval passes, then none any more.
+        fn wait(&self) {
+            let mut files = self.store.files();
+            files.since = Instant::now() - INTERVAL;
+            for place in &mut files.places {
+                place.told = place.told.map(|told| told - INTERVAL);
+            }
+            drop(files);
+            self.store.write().unwrap();
+            self.stop_time();
+        }
+
+        fn keep(&mut self, word: usize, file: &impl AsFd) -> u32 {
+            self.store.record(&self.words[word], Some(file.as_fd()));
+            let name = self.name(word);
+            if self.base == 0 {
+                self.base = name - 1;
+            }
+            self.name(word).saturating_sub(self.base)
+        }
+
+        fn forget(&self, word: usize) {
+            self.store.record(&self.words[word], None);
+        }
+
+        fn name(&self, word: usize) -> u32 {
+            name_in(self.words[word].load(Ordering::Acquire))
+        }
+
+        /// The messages to the manager since the last time, such as `+1 -2`: the names are counted
+        /// from the first one of the test.
+        fn told(&self) -> String {
+            let mut bytes = [0; 128];
+            let mut words = Vec::new();
+            while let Ok(len) = self.manager.recv(&mut bytes) {
+                let message = std::str::from_utf8(&bytes[..len]).unwrap();
+                let (kind, name) = message.split_once("=1\nFDNAME=").unwrap();
+                let sign = if kind == "FDSTORE" { '+' } else { '-' };
+                words.push(format!(
+                    "{sign}{}",
+                    name.parse::<u32>().unwrap() - self.base
+                ));
+            }
+            words.join(" ")
+        }
+
+        fn write(&self) -> String {
+            self.store.write().unwrap();
+            self.told()
+        }
+
+        fn is_woken(&self) -> bool {
+            let mut fds = [PollFd::new(&self.store.changed, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())) == Ok(1)
+        }
     }
 
     fn supervision() -> Supervision {
         Start::alone(1).unwrap().supervision
     }
 
-    /// Records a file in place of that in the slot `before`. Returns its slot.
-    fn replace(store: &Store, before: u32, file: Option<BorrowedFd<'_>>) -> u32 {
-        // The number is that of no open file.
-        let before = u64::from(before) << 32 | u64::from(RawFd::MAX as u32);
-        slot_in(store.record(before, file))
-    }
-
     fn file() -> OwnedFd {
         eventfd(0, EventfdFlags::CLOEXEC).unwrap()
     }
 
-    /// The messages to the manager since the last time, such as `+1 -2`.
-    fn told(manager: &UnixDatagram) -> String {
-        let mut bytes = [0; 128];
-        let mut words = Vec::new();
-        while let Ok(len) = manager.recv(&mut bytes) {
-            let message = std::str::from_utf8(&bytes[..len]).unwrap();
-            let message = message.replace("FDSTORE=1\nFDNAME=", "+");
-            words.push(message.replace("FDSTOREREMOVE=1\nFDNAME=", "-"));
-        }
-        words.join(" ")
+    #[test]
+    fn no_name_is_given_twice() {
+        let mut rig = Rig::new(3, &supervision());
+        let files: Vec<_> = (0..5).map(|_| file()).collect();
+        assert_eq!(rig.keep(0, &files[0]), 1);
+        assert_eq!(rig.write(), "+1");
+        assert_eq!(rig.keep(0, &files[1]), 2);
+        // The manager has the first file, and never had the second one.
+        assert_eq!(rig.keep(0, &files[2]), 3);
+        assert_eq!(rig.store.count(), 0);
+        assert_eq!(rig.write(), "-1 +3");
+        assert_eq!(rig.keep(1, &files[3]), 4);
+        // The first place is not free yet: the manager may not know of its end.
+        assert_eq!(rig.keep(2, &files[4]), 0);
+        rig.store.write().unwrap_err();
+        assert_eq!(rig.told(), "+4");
+        rig.wait();
+        rig.forget(2);
+        assert_eq!(rig.keep(2, &files[4]), 5);
+        assert_eq!(rig.write(), "+5");
+        assert_eq!(rig.store.count(), 3);
+        // The same descriptor is not stored again.
+        assert_eq!(rig.keep(2, &files[4]), 5);
+        assert_eq!(rig.write(), "");
     }
 
+    /// The manager would ignore another descriptor of the file, which then had no name.
     #[test]
-    fn a_slot_is_not_used_again_before_its_file_is_forgotten() {
-        let (store, manager) = store(8, &supervision());
-        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
-        store.write().unwrap();
-        assert_eq!(told(&manager), "+1");
-        assert_eq!(replace(&store, 1, Some(file().as_fd())), 2);
-        // The manager has the first file, and has never had the second one.
-        assert_eq!(replace(&store, 2, Some(file().as_fd())), 2);
-        assert_eq!(replace(&store, 0, Some(file().as_fd())), 3);
-        store.write().unwrap();
-        assert_eq!(told(&manager), "-1 +2 +3");
-        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
-        assert_eq!(replace(&store, 3, None), 0);
-        assert_eq!(store.count(), 1);
-        store.write().unwrap();
-        assert_eq!(told(&manager), "-3 +1");
-        assert_eq!(store.count(), 2);
-    }
-
-    /// The manager would ignore another descriptor of the file, which then had no slot.
-    #[test]
-    fn a_file_of_memory_has_one_slot() {
-        let (store, manager) = store(8, &supervision());
+    fn a_file_of_memory_has_one_name() {
+        let mut rig = Rig::new(8, &supervision());
         let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
         let again = memory.try_clone().unwrap();
-        assert_eq!(replace(&store, 0, Some(memory.as_fd())), 1);
-        assert_eq!(replace(&store, 0, Some(again.as_fd())), 1);
-        replace(&store, 1, None);
-        store.write().unwrap();
-        assert_eq!(told(&manager), "+1");
-        replace(&store, 1, None);
-        store.write().unwrap();
-        assert_eq!(told(&manager), "-1");
+        assert_eq!(rig.keep(0, &memory), 1);
+        assert_eq!(rig.keep(1, &again), 1);
+        rig.forget(0);
+        assert_eq!(rig.write(), "+1");
+        rig.forget(1);
+        assert_eq!(rig.write(), "-1");
     }
 
     #[test]
     fn too_many_files_are_told() {
-        let (store, manager) = store(1, &supervision());
-        assert_eq!(replace(&store, 0, Some(file().as_fd())), 1);
-        assert_eq!(replace(&store, 0, Some(file().as_fd())), 0);
-        let error = store.write().unwrap_err().to_string();
-        assert!(error.starts_with("it keeps 1 descriptors"), "{error}");
-        store.write().unwrap();
-        assert_eq!(told(&manager), "+1");
+        let mut rig = Rig::new(1, &supervision());
+        assert_eq!(rig.keep(0, &file()), 1);
+        assert_eq!(rig.keep(1, &file()), 0);
+        let error = rig.store.write().unwrap_err().to_string();
+        assert!(error.contains("than it keeps, 1 (File"), "{error}");
+        assert_eq!(rig.write(), "+1");
     }
 
     /// The last engine may have died before the manager was told, or just afterwards.
     #[test]
     fn the_next_engine_tells_what_is_in_use() {
         let supervision = supervision();
-        let (last, _) = store(8, &supervision);
-        let files: Vec<_> = (0..4).map(|_| file()).collect();
-        for (number, file) in (1..).zip(&files) {
-            assert_eq!(replace(&last, 0, Some(file.as_fd())), number);
+        let mut last = Rig::new(8, &supervision);
+        let files: Vec<_> = (0..5).map(|_| file()).collect();
+        for (word, file) in files[..4].iter().enumerate() {
+            assert_eq!(last.keep(word, file), word as u32 + 1);
         }
-        let (next, manager) = store(8, &supervision);
-        assert_eq!(next.keep_again(2, files[1].as_fd()), 2);
-        // False records: slots that were not used, or by two files.
-        for slot in [0, 2, 5, u32::MAX] {
-            assert_eq!(next.keep_again(slot, files[2].as_fd()), 0);
+        let mut next = Rig::new(8, &supervision);
+        next.base = last.base;
+        let name = |number| last.base + number;
+        let again = |number, file: &OwnedFd| next.store.keep_again(number, file.as_fd());
+        assert_eq!(again(name(2), &files[1]), name(2));
+        // False records: names that no file has, or of two files.
+        for number in [0, name(2), name(5), u32::MAX] {
+            assert_eq!(again(number, &files[2]), 0);
         }
-        assert_eq!(replace(&next, 0, Some(files[3].as_fd())), 5);
-        next.write().unwrap();
-        assert_eq!(told(&manager), "-1 -3 -4 +2 +5");
+        assert_eq!(next.keep(0, &files[4]), 5);
+        assert_eq!(next.write(), "-1 -3 -4 +2 +5");
+        // It dies before the manager has received that.
+        let mut third = Rig::new(8, &supervision);
+        third.base = last.base;
+        assert_eq!(third.write(), "-1 -2 -3 -4 -5");
+        third.wait();
+        assert!(supervision.stored().iter().all(|name| *name == 0));
+    }
+
+    /// A descriptor that nobody has left is not taken, and not recorded any more.
+    #[test]
+    fn a_recorded_descriptor_is_taken_once() {
+        let rig = Rig::new(8, &supervision());
+        let (known, word) = (file(), AtomicU64::new(0));
+        let number = known.as_raw_fd();
+        let mut inherited: Inherited = [known].into_iter().collect();
+        word.store(joined(number, 0), Ordering::Release);
+        assert_eq!(
+            rig.store.take(&word, &mut inherited).unwrap().as_raw_fd(),
+            number
+        );
+        assert!(rig.store.take(&word, &mut inherited).is_none());
+        assert_eq!(word.load(Ordering::Acquire), 0);
+    }
+
+    /// An engine has died while it recorded descriptors of the manager: their numbers are unknown.
+    #[test]
+    fn unknown_numbers_lead_to_no_file() {
+        let (known, word) = (file(), AtomicU64::new(0));
+        word.store(joined(known.as_raw_fd(), 0), Ordering::Release);
+        let open = std::os::fd::IntoRawFd::into_raw_fd(known);
+        let mut inherited = Inherited::of([open].into(), None, true);
+        let rig = Rig::new(8, &supervision());
+        assert!(rig.store.take(&word, &mut inherited).is_none());
     }
 
     #[test]
     fn a_busy_manager_is_told_later() {
-        let (store, manager) = store(100, &supervision());
-        let mut all = Vec::new();
-        for _ in 0..50 {
-            replace(&store, 0, Some(file().as_fd()));
+        let mut rig = Rig::new(100, &supervision());
+        // There is room for some messages.
+        set_socket_send_buffer_size(rig.store.manager().unwrap(), 1).unwrap();
+        let files: Vec<_> = (0..50).map(|_| file()).collect();
+        for (word, file) in files.iter().enumerate() {
+            rig.keep(word, file);
         }
+        let mut all = Vec::new();
         while all.len() < 50 {
-            store.write().unwrap();
-            let more = told(&manager);
-            assert!(!more.is_empty(), "{} of 50 are told", all.len());
+            let more = rig.write();
+            let count = more.split_whitespace().count();
+            assert!((1..50).contains(&count), "{more}");
             all.extend(more.split(' ').map(str::to_owned));
         }
         let expected: Vec<_> = (1..=50).map(|number| format!("+{number}")).collect();
         assert_eq!(all, expected);
+        // It is given no other file before it was told to forget all that are left.
+        for word in 0..49 {
+            rig.forget(word);
+        }
+        assert_eq!(rig.keep(0, &files[0]), 51);
+        let first = rig.write();
+        assert!(first.starts_with('-') && !first.contains('+'), "{first}");
     }
 
     #[test]
     fn a_client_does_not_make_the_manager_work_without_a_pause() {
-        let (store, manager) = store(8, &supervision());
-        let mut slot = 0;
+        let mut rig = Rig::new(1000, &supervision());
         let mut count = 0;
+        let mut files = Vec::new();
         for _ in 0..2 * BURST {
-            slot = replace(&store, slot, Some(file().as_fd()));
-            store.write().unwrap();
-            count += told(&manager).split_whitespace().count() as u32;
+            files.push(file());
+            rig.keep(0, files.last().unwrap());
+            count += rig.write().split_whitespace().count() as u32;
         }
         assert_eq!(count, BURST);
-        let mut fds = [PollFd::new(&store.changed, PollFlags::IN)];
-        let ready = poll(&mut fds, Some(&Timespec::default()));
-        assert_eq!(ready, Ok(0), "the thread is woken");
-        store.slots().since = Instant::now() - INTERVAL;
-        store.write().unwrap();
+        assert!(!rig.is_woken());
+        rig.wait();
         // The files between the first ones and the last one were never told.
-        assert_eq!(told(&manager), format!("+{slot}"));
+        assert!(rig.told().ends_with(&format!("+{}", 2 * BURST)));
+        assert_eq!(rig.store.count(), 1);
+        // Changes that the manager need not know wake nobody.
+        let memory = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+        rig.keep(1, &memory);
+        rig.write();
+        rig.keep(2, &memory.try_clone().unwrap());
+        rig.forget(2);
+        assert!(!rig.is_woken());
     }
 }

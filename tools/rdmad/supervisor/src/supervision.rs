@@ -10,12 +10,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// Bytes of the memory: a page.
-pub(crate) const LEN: usize = 4096;
+/// Bytes of words and text: a page.
+const PAGE: usize = 4096;
+/// Maximum number of files in the service manager's store.
+pub(crate) const MAX_STORED: usize = 4096;
+/// Bytes of the memory: the page, and a word for each file in the store.
+pub(crate) const LEN: usize = PAGE + MAX_STORED * WORD;
 /// How long an engine waits for the answer to a request for an upgrade. The supervisor waits less
 /// long for the new program, and clients of the engine longer.
 const PATIENCE: Duration = Duration::from_secs(7);
@@ -28,16 +32,17 @@ const REFUSALS: usize = 1;
 const STATE_LEN: usize = 2;
 /// Whether the present engine works.
 const WORKS: usize = 3;
-/// Number of slots of the service manager's store that were ever used.
-const SLOTS: usize = 4;
+/// Number of words for files in the store that were ever used, and the last name that was given.
+const STORED: usize = 4;
+const LAST_NAME: usize = 5;
 /// Whether recorded numbers of descriptors are those of an earlier supervisor.
-const RENUMBERING: usize = 5;
-const TEXT_LEN: usize = 6;
-const TEXT: usize = 7;
+const RENUMBERING: usize = 6;
+const TEXT_LEN: usize = 7;
+const TEXT: usize = 8;
 const WORD: usize = size_of::<u64>();
 /// Maximum length of a state in bytes.
 const MAX_STATE: u64 = 1 << 30;
-const MAX_TEXT: usize = LEN - TEXT * WORD;
+const MAX_TEXT: usize = PAGE - TEXT * WORD;
 
 /// The means of an engine and its supervisor to tell each other something.
 #[derive(Clone, Debug)]
@@ -51,7 +56,7 @@ pub struct Supervision {
 }
 
 impl Supervision {
-    /// The memory is the first page of `file`.
+    /// The memory is the beginning of `file`.
     pub(crate) fn new(file: &File, request: OwnedFd, state: File) -> io::Result<Self> {
         let file = FileOffset::new(file.try_clone()?, 0);
         let memory = MmapRegion::from_file(file, LEN).map_err(io::Error::other)?;
@@ -74,10 +79,45 @@ impl Supervision {
         self.word(WORKS).store(0, Ordering::Release);
     }
 
-    /// The last supervisor has ended: what its last engine has handed over or refused is lost.
+    /// The last supervisor has ended, and what its last engine has handed over or refused is lost.
     pub(crate) fn begin_again(&self) {
-        self.word(STATE_LEN).store(0, Ordering::Release);
+        for word in [READY, STATE_LEN] {
+            self.word(word).store(0, Ordering::Release);
+        }
         self.word(RENUMBERING).store(1, Ordering::Release);
+    }
+
+    /// The names of files that may be in the store, at their places; 0 for none.
+    pub(crate) fn stored(&self) -> Vec<u32> {
+        let used = self.word(STORED).load(Ordering::Acquire);
+        let used = usize::try_from(used).map_or(MAX_STORED, |used| used.min(MAX_STORED));
+        let names = (0..used).map(|place| self.name(place).load(Ordering::Acquire));
+        names.map(|name| name as u32).collect()
+    }
+
+    /// Notes that a file at this place may be in the store. Returns its name, which no file had.
+    pub(crate) fn store(&self, place: usize) -> u32 {
+        // The manager may still have files of another memory.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let first = now.map_or(1, |now| now.as_micros() as u64);
+        let last = self.word(LAST_NAME);
+        let _ = last.compare_exchange(0, first, Ordering::AcqRel, Ordering::Acquire);
+        let last = last.fetch_add(1, Ordering::AcqRel) as u32;
+        // After 4,294,967,295 names the first ones return, without 0.
+        let name = last.wrapping_add(1).max(1);
+        self.word(STORED)
+            .fetch_max(place as u64 + 1, Ordering::AcqRel);
+        self.name(place).store(name.into(), Ordering::Release);
+        name
+    }
+
+    /// Notes that the file at this place is in the store no longer.
+    pub(crate) fn forget(&self, place: usize) {
+        self.name(place).store(0, Ordering::Release);
+    }
+
+    fn name(&self, place: usize) -> &AtomicU64 {
+        self.word(PAGE / WORD + place)
     }
 
     /// Tells that all recorded descriptors that were left for this engine are recorded anew.
@@ -88,17 +128,6 @@ impl Supervision {
     /// Whether an engine has ended before it told that.
     pub(crate) fn is_renumbering(&self) -> bool {
         self.word(RENUMBERING).load(Ordering::Acquire) != 0
-    }
-
-    /// Number of slots of the store that were ever used.
-    pub(crate) fn slots(&self) -> u32 {
-        let slots = self.word(SLOTS).load(Ordering::Acquire);
-        u32::try_from(slots).unwrap_or(u32::MAX)
-    }
-
-    /// The slots up to the one with this number are used.
-    pub(crate) fn use_slots(&self, number: u32) {
-        self.word(SLOTS).fetch_max(number.into(), Ordering::AcqRel);
     }
 
     /// Whether the present engine works, so it can be asked to hand over.
@@ -203,6 +232,6 @@ impl Supervision {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         let word = self.memory.get_atomic_ref(index * WORD);
-        word.expect("the page has this word")
+        word.expect("the memory has this word")
     }
 }

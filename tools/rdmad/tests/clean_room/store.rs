@@ -20,6 +20,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::thread;
 
+use rustix::event::poll;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
 use rustix::fs::ftruncate;
 use rustix::fs::memfd_create;
 use rustix::fs::MemfdFlags;
@@ -30,6 +34,9 @@ use rustix::net::recvmsg;
 use rustix::net::RecvAncillaryBuffer;
 use rustix::net::RecvAncillaryMessage;
 use rustix::net::RecvFlags;
+use rustix::process::kill_process;
+use rustix::process::Pid;
+use rustix::process::Signal;
 use testkit::wait_until;
 
 use crate::command_of;
@@ -178,7 +185,6 @@ fn the_next_supervisor_serves_the_drivers() {
             }
             drop(daemon);
             daemon = manager.run(&command);
-            manager.await_count(14);
             if round == 1 {
                 daemon.kill_engine();
             }
@@ -186,12 +192,79 @@ fn the_next_supervisor_serves_the_drivers() {
                 // abi: R-1140
                 side.driver.await_failure();
             }
+            manager.await_count(14);
             a.driver.unmap(1 << 40, PAGE);
             a.driver.map_more(1 << 40, PAGE, &memory);
             [a, b] = [a, b].map(|side| side.again(PLAIN));
             exchange(&mut a, &mut b);
+            manager.await_count(14);
         }
     }
+}
+
+/// A client that was disconnected while the daemon was dead costs no other client a file that both
+/// have: ports of one VM.
+#[test]
+fn a_client_that_is_gone_takes_no_file_of_others_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start(dir.path());
+    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
+    let mut daemon = manager.run(&command);
+    let [mut a, mut b] = ["a", "b"].map(|name| Driver::new(&dir.path().join(name), RING_ADDR));
+    let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
+    ftruncate(&memory, PAGE).unwrap();
+    for driver in [&mut a, &mut b] {
+        driver.map_more(1 << 40, PAGE, &memory);
+    }
+    manager.await_count(1 + 2 * 6 + 1);
+    drop(daemon);
+    let is_connection = |file: &OwnedFd| {
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        path.to_string_lossy().starts_with("socket:")
+    };
+    // As systemd does at the end of a connection.
+    drop(a);
+    let mut kept = manager.kept.lock().unwrap();
+    kept.retain(|(_, file)| !is_connection(file) || !is_closed(file));
+    drop(kept);
+    for _ in 0..2 {
+        daemon = manager.run(&command);
+        b.await_failure();
+        // The memory of the engines, five files of the client with its memory, and the file.
+        manager.await_count(1 + 6 + 1);
+        b.unmap(1 << 40, PAGE);
+        b.map_more(1 << 40, PAGE, &memory);
+        b.initialize();
+        drop(daemon);
+    }
+}
+
+/// Whether the other end of a connection is closed.
+fn is_closed(file: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(file, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).unwrap();
+    fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// A daemon that was stopped begins anew, and its clients are disconnected.
+#[test]
+fn a_stopped_daemon_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start(dir.path());
+    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
+    let mut daemon = manager.run(&command);
+    let mut client = UnixStream::connect(dir.path().join("a")).unwrap();
+    manager.await_count(1 + 3);
+    kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
+    assert!(daemon.0.wait().unwrap().success());
+    drop(daemon);
+    let _daemon = manager.run(&command);
+    assert_eq!(
+        client.read(&mut [0]).unwrap(),
+        0,
+        "the end of the connection"
+    );
+    manager.await_count(1);
 }
 
 /// Descriptors that a client does not use any more are not kept: its monitor would not notice the

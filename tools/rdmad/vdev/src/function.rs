@@ -286,15 +286,12 @@ impl PciFunction {
 
     /// Maps a region of the client's memory.
     pub(crate) fn map(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
-        // The map keeps the descriptor open.
-        let record = &self.state.record;
-        let kept = record.keep(file.as_fd());
-        let mapped = self.map_file(region, file);
-        match mapped {
-            Ok(()) => record.add_region(region, kept),
-            Err(_) => record.forget(kept),
+        self.map_file(region, file)?;
+        // It was checked, and the map keeps it open.
+        if let Some(file) = self.space.file(region.iova) {
+            self.state.record.add_region(region, file.as_fd());
         }
-        mapped
+        Ok(())
     }
 
     /// Maps a region; the record has it already, or gets it afterwards.

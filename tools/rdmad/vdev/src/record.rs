@@ -15,6 +15,7 @@
 //! The former engine may have written anything, so a record is checked like the messages of a
 //! client.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::replace;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -157,9 +158,7 @@ impl Records {
             };
             let Some(former) = words.former(inherited) else {
                 // It must not refer to descriptors that others get later.
-                if words.get(CONNECTION) != 0 {
-                    words.erase();
-                }
+                words.erase();
                 return State::Free;
             };
             State::Former(Box::new(former))
@@ -290,19 +289,7 @@ impl Words<'_> {
 
     /// Replaces the descriptor at a word, also in the store.
     fn set_file(&self, index: usize, file: Option<BorrowedFd<'_>>) {
-        let before = self.get(index);
-        if file.is_none() {
-            self.set(index, 0);
-        }
-        let word = self.store.record(before, file);
-        self.set(index, word);
-    }
-
-    /// Takes the descriptor at a word.
-    fn take_file(&self, index: usize, inherited: &mut Inherited) -> Option<OwnedFd> {
-        let (file, word) = self.store.take(self.get(index), inherited)?;
-        self.set(index, word);
-        Some(file)
+        self.store.record(self.word(index), file);
     }
 
     fn name(&self) -> [u64; MAX_NAME / WORD] {
@@ -343,23 +330,26 @@ impl Words<'_> {
 
     /// The client of the last engine. `None` without a client, or if the record is invalid.
     fn former(&self, inherited: &mut Inherited) -> Option<Former> {
-        let connection = self.take_file(CONNECTION, inherited)?;
-        let [output, input] = [PIPE, PIPE + 1].map(|word| self.take_file(word, inherited));
+        // All are taken, so that the record then has only what is open and in the store.
+        let recorded = file_words().filter(|word| self.get(*word) != 0);
+        let taken = recorded.map(|word| (word, self.store.take(self.word(word), inherited)));
+        let taken: Vec<_> = taken.collect();
+        let files = taken.into_iter().map(|(word, file)| Some((word, file?)));
+        let mut files: BTreeMap<usize, OwnedFd> = files.collect::<Option<_>>()?;
+        let connection = files.remove(&CONNECTION)?;
+        let [output, input] = [PIPE, PIPE + 1].map(|word| files.remove(&word));
         let mut config = [0; CONFIG_LEN];
         for (at, bytes) in config.chunks_exact_mut(WORD).enumerate() {
             bytes.copy_from_slice(&self.get(CONFIG + at).to_ne_bytes());
         }
-        let regions = region_places().filter_map(|at| Some((self.region(at)?, at)));
-        let regions = regions
-            .map(|(region, at)| Some((region, self.take_file(at + REGION_FILE, inherited)?)));
-        let regions = regions.collect::<Option<_>>()?;
-        let vectors = 0..MAX_VECTORS;
-        let vectors = vectors.filter(|vector| self.get(VECTORS + usize::from(*vector)) != 0);
-        let vectors = vectors.map(|vector| {
-            let eventfd = self.take_file(VECTORS + usize::from(vector), inherited)?;
-            Some((vector, eventfd))
+        let regions = region_places().filter_map(|at| {
+            let file = files.remove(&(at + REGION_FILE))?;
+            Some((self.region(at)?, file))
         });
-        let vectors = vectors.collect::<Option<_>>()?;
+        let regions = regions.collect();
+        let vectors = (0..MAX_VECTORS)
+            .filter_map(|vector| Some((vector, files.remove(&(VECTORS + usize::from(vector)))?)));
+        let vectors = vectors.collect();
         let function = self.get(FUNCTION);
         let reset = [1, 2].map(|at| self.get(RESET + at).to_ne_bytes()).concat();
         let reset = Header::decode(&mut Payload(&reset)).ok();
@@ -463,27 +453,15 @@ impl Record {
             .set_file(VECTORS + usize::from(vector), eventfd);
     }
 
-    /// Stores the file of a region that is being mapped. Returns the word by which it is recorded
-    /// afterwards.
-    pub(crate) fn keep(&self, file: BorrowedFd<'_>) -> u64 {
-        self.records.store.record(0, Some(file))
-    }
-
-    /// Forgets a file that was [kept](Self::keep) and is not recorded.
-    pub(crate) fn forget(&self, file: u64) {
-        self.records.store.record(file, None);
-    }
-
-    /// Records a region that was mapped, and its file, which was [kept](Self::keep). The map has
-    /// room for it.
-    pub(crate) fn add_region(&self, region: Region, file: u64) {
+    /// Records a region that was mapped, and its file. The map has room for it.
+    pub(crate) fn add_region(&self, region: Region, file: BorrowedFd<'_>) {
         let words = self.words();
         if let Some(at) = region_places().find(|at| words.region(*at).is_none()) {
             words.set(at + REGION_IOVA, region.iova);
             words.set(at + REGION_OFFSET, region.offset);
             words.set(at + REGION_LEN, region.len);
             words.set(at + REGION_WRITABLE, region.writable.into());
-            words.set(at + REGION_FILE, file);
+            words.set_file(at + REGION_FILE, Some(file));
         }
     }
 
@@ -598,7 +576,7 @@ mod tests {
                 len: 4096,
                 writable: number == 2,
             };
-            record.add_region(region, record.keep(file.as_fd()));
+            record.add_region(region, file.as_fd());
         }
         record.remove_regions(1 << 20, 4096);
         record.set_vector(3, Some(files[4].as_fd()));

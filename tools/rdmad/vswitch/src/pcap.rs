@@ -72,6 +72,7 @@ impl PcapWriter {
     }
 
     /// Continues the capture to a file that another process has begun, after the last whole frame.
+    /// Begins another one if there is no such file.
     ///
     /// # Errors
     ///
@@ -80,7 +81,11 @@ impl PcapWriter {
         let mut file = File::options();
         let flags = OFlags::NOFOLLOW.bits() as i32;
         let file = file.read(true).write(true).custom_flags(flags);
-        let mut file = file.open(path)?;
+        let mut file = match file.open(path) {
+            // Somebody has moved it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(path),
+            file => file?,
+        };
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
