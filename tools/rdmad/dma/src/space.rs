@@ -117,6 +117,28 @@ impl DmaSpace {
         len: u64,
         writable: bool,
     ) -> Result<(), MapError> {
+        let region = Region {
+            iova,
+            offset,
+            len,
+            writable,
+        };
+        self.add(region, fd, false)
+    }
+
+    /// Maps a region that the last engine of the daemon had mapped, without a pause that its VM has
+    /// to make ([`map`](Self::map)). Its time is not charged: the kernel may still be removing that
+    /// engine's mapping of the file.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`map`](Self::map).
+    pub fn map_again(&self, region: Region, fd: OwnedFd) -> Result<(), MapError> {
+        self.add(region, fd, true)
+    }
+
+    fn add(&self, region: Region, fd: OwnedFd, is_free: bool) -> Result<(), MapError> {
+        let Region { iova, len, .. } = region;
         let changes = &mut *self.change.lock();
         let old = self.current.load_full();
         if old.regions.len() == MAX_REGIONS {
@@ -129,13 +151,12 @@ impl DmaSpace {
         })?;
         self.check_left_behind(&mut changes.left_behind, &old.regions)?;
         let loss = self.loss.clone();
-        let region = Region {
-            iova,
-            offset,
-            len,
-            writable,
+        let mut free = Pace::default();
+        let pace = match is_free {
+            true => &mut free,
+            false => &mut changes.pace,
         };
-        let mapping = Mapping::new(region, fd, loss, charge, &mut changes.pace)?;
+        let mapping = Mapping::new(region, fd, loss, charge, pace)?;
         let at = old.position(iova);
         if old
             .regions
@@ -477,5 +498,41 @@ impl fmt::Debug for DmaView {
         f.debug_struct("DmaView")
             .field("regions", &self.snapshot.regions.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+
+    use super::*;
+
+    const LEN: u64 = 4096;
+
+    /// A change may take long since the kernel is removing the mapping of the last engine. Its VM
+    /// must not wait for a multiple of that time.
+    #[test]
+    fn a_region_of_the_last_engine_is_mapped_without_a_pause() {
+        let file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, LEN).unwrap();
+        let space = DmaSpace::new();
+        let now = Instant::now();
+        space
+            .change
+            .lock()
+            .pace
+            .charge(now, Duration::from_secs(3600));
+        let before = space.change.lock().pace.pause(now);
+        let region = Region {
+            iova: LEN,
+            offset: 0,
+            len: LEN,
+            writable: true,
+        };
+        space.map_again(region, file.try_clone().unwrap()).unwrap();
+        assert_eq!(space.change.lock().pace.pause(now), before);
+        assert_eq!(space.mapped().0, LEN);
     }
 }

@@ -286,23 +286,18 @@ impl PciFunction {
 
     /// Maps a region of the client's memory.
     pub(crate) fn map(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
-        self.map_file(region, file)?;
-        // It was checked, and the map keeps it open.
-        if let Some(file) = self.space.file(region.iova) {
-            self.state.record.add_region(region, file.as_fd());
-        }
-        Ok(())
-    }
-
-    /// Maps a region; the record has it already, or gets it afterwards.
-    fn map_file(&self, region: Region, file: OwnedFd) -> Result<(), MapError> {
         let Region {
             iova,
             offset,
             len,
             writable,
         } = region;
-        self.space.map(iova, file, offset, len, writable)
+        self.space.map(iova, file, offset, len, writable)?;
+        // It was checked, and the map keeps it open.
+        if let Some(file) = self.space.file(region.iova) {
+            self.state.record.add_region(region, file.as_fd());
+        }
+        Ok(())
     }
 
     /// Unmaps the regions in the `len` bytes at `iova`. Returns their number.
@@ -324,7 +319,9 @@ impl PciFunction {
     /// The client's memory can't be mapped.
     pub(crate) fn restore(&self, former: FormerFunction) -> io::Result<()> {
         for (region, file) in former.regions {
-            self.map_file(region, file).map_err(io::Error::other)?;
+            self.space
+                .map_again(region, file)
+                .map_err(io::Error::other)?;
         }
         for (vector, eventfd) in former.vectors {
             let eventfd = Eventfd::new(eventfd)?;
