@@ -2,7 +2,7 @@
 
 //! The memory that outlives engines and, if a service manager keeps it, the supervisor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
@@ -143,15 +143,22 @@ impl Stored {
     }
 
     fn of(memory: Memory, files: Vec<(String, RawFd)>) -> Self {
-        let mut names = BTreeMap::new();
-        let mut twice = BTreeSet::new();
+        let mut named = BTreeMap::<u32, Vec<RawFd>>::new();
         for (name, number) in files {
             if let Ok(name) = name.parse() {
-                twice.extend(names.insert(name, number).map(|_| name));
+                named.entry(name).or_default().push(number);
             }
         }
-        // Nobody knows which of them was recorded.
-        names.retain(|name, _| !twice.contains(name));
+        let mut names = BTreeMap::new();
+        for (name, numbers) in named {
+            match *numbers {
+                [number] => drop(names.insert(name, number)),
+                // Nobody knows which of them was recorded.
+                _ => numbers
+                    .into_iter()
+                    .for_each(|number| drop(inherited::take_over(number))),
+            }
+        }
         tell(&format!(
             "the last supervisor has ended: {} descriptors come from the service manager",
             names.len()

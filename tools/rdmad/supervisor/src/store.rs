@@ -160,8 +160,7 @@ impl Files {
     }
 }
 
-/// Another descriptor of a file, for the manager. It is made and closed without a lock, since both
-/// may take long.
+/// Another descriptor of a file, for the manager.
 struct Duplicate {
     file: Option<OwnedFd>,
     identity: Option<Identity>,
@@ -223,8 +222,8 @@ impl Store {
     /// Number of files that were given to the manager for clients.
     pub fn count(&self) -> usize {
         let files = self.files();
-        let mut places = files.places.iter().filter(|place| place.uses > 0);
-        places.by_ref().filter(|place| !place.is_new()).count()
+        let is_kept = |place: &&Place| place.uses > 0 && !place.is_new();
+        files.places.iter().filter(is_kept).count()
     }
 
     /// Records a file that is open, or none, at `word`, in place of another one, and stores it. The
