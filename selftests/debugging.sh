@@ -105,8 +105,7 @@ test_details_of_queues_of_processes() {
 	details cq dev "$dev" | tee "$work/cq"
 	grep -q " comm verbs-test drv_queues [a-z-]* drv_cqn [0-9]* drv_polled_by $by .*drv_events [0-9]" \
 		"$work/cq"
-	touch "$work/stop"
-	wait "$soak"
+	stop_soak
 	! in_virtqueue_mode || return 0
 	# Waits for a client.
 	# shellcheck disable=SC2046

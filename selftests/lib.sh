@@ -314,6 +314,9 @@ pair() {
 	meet "$program" "$* $(endpoint 2 "$index_option")" "$* $(endpoint 1 "$index_option") $peer"
 }
 
+# Whether UCX's io_demo on VM 2 takes connections.
+io_demo_listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
+
 # Checks the link: one round of verified traffic.
 traffic() {
 	start_server 18600
@@ -345,6 +348,7 @@ stop_soak() {
 	touch "$work/stop"
 	wait "$soak" || status=$?
 	((status == 0)) || fail "$(<"$work/soak")"
+	soak=
 }
 
 # Checks that the traffic soon ends with an error after its device has gone.

@@ -197,8 +197,7 @@ test_resources() {
 	read -r -a d <<<"$during"
 	[[ "$((d[0] - b[0])) $((d[1] - b[1])) $((d[2] - b[2])) $((d[3] - b[3])) $((d[4] - b[4]))" == "1 2 1 1 1" ]]
 	rdma res show qp link "$dev/1" type RC | grep -q 'state RTS'
-	touch "$work/stop"
-	wait "$soak"
+	stop_soak
 	is_as_before() { [[ $(count) == "$before" ]]; }
 	until_ok 10 is_as_before
 }
@@ -223,8 +222,7 @@ test_counters_and_details() {
 	grep -q 'drv_queues own-rings drv_cqn [0-9]' "$work/cq"
 	rdma -dd res show mr | tee "$work/mr"
 	grep -q 'drv_mrn [0-9]* drv_memory user drv_page_shift [0-9]' "$work/mr"
-	touch "$work/stop"
-	wait "$soak"
+	stop_soak
 }
 
 # Programs see the device's rate limits.

@@ -166,8 +166,7 @@ test_name_taken_inside() {
 	if rdma dev set "$name" netns inside; then
 		fail "two devices of a name in one namespace"
 	fi
-	touch "$work/stop"
-	wait "$soak"
+	stop_soak
 	restore
 	traffic
 }

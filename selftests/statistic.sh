@@ -42,12 +42,6 @@ soak_qpn() {
 	rdma res show qp link "$link" type RC | sed -n 's/.*lqpn \([0-9]*\) .*verbs-test.*/\1/p'
 }
 
-stop_soak() {
-	touch "$work/stop"
-	wait "$soak"
-	soak=
-}
-
 # One QP is bound and unbound by its number.
 test_manual() {
 	local qpn counter bound count before after

@@ -88,8 +88,7 @@ test_slow() {
 	direct=$(counter direct_tx_messages)
 	packets=$(counter tx_packets)
 	start_soak
-	touch "$work/stop"
-	wait "$soak"
+	stop_soak
 	echo "$(counter direct_tx_messages) messages, $(counter tx_packets) packets"
 	(($(counter direct_tx_messages) - direct > $(counter tx_packets) - packets)) ||
 		(($(counter tx_packets) - packets > 100))

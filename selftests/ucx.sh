@@ -43,8 +43,7 @@ compared() {
 	shift
 	# shellcheck disable=SC2046
 	on 2 env $(environment 2 rc_v) io_demo -q -p "$port" -d 1:1000000 "$@" >"$work/passive" 2>&1 &
-	listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
-	until_ok 60 listens
+	until_ok 60 io_demo_listens
 	# shellcheck disable=SC2046
 	env $(environment 1 rc_v) timeout 200 io_demo -q -p "$port" -c 10 -i 200 -d 1:1000000 \
 		-o read,write "$@" "$peer" || {

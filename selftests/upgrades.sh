@@ -144,8 +144,7 @@ test_atomic_bw() { under_upgrades pair -x ib_atomic_bw -D "$duration"; }
 test_ucx() {
 	on 2 env "UCX_NET_DEVICES=$(device 2):1" UCX_TLS=rc_v,self io_demo -q -p 19001 \
 		-d 1:100000 >"$work/passive" 2>&1 &
-	listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
-	until_ok 60 listens
+	until_ok 60 io_demo_listens
 	under_upgrades env "UCX_NET_DEVICES=$(device 1):1" UCX_TLS=rc_v,self io_demo -q -p 19001 \
 		-i 1000000000 -l "${duration}s" -d 1:100000 -o read,write "$peer"
 	on 2 pkill -x io_demo

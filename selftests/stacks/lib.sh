@@ -29,11 +29,10 @@ exchange_ucx() {
 	local tcp_port=$((19000 + RANDOM % 1000))
 	on 2 env "UCX_NET_DEVICES=$(device 2):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
 		-p "$tcp_port" -d 1:100000 &
-	until_ok 20 ucx_listens
+	until_ok 20 io_demo_listens
 	env "UCX_NET_DEVICES=$(device 1):1" UCX_TLS=rc_v,self timeout "$limit" io_demo -q \
 		-p "$tcp_port" -c 1 -i 100 -d 1:100000 -o read,write "$peer"
 }
-ucx_listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
 
 exchange_libfabric() {
 	# shellcheck disable=SC2034 # of meet
