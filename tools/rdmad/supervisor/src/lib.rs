@@ -234,7 +234,7 @@ pub fn supervise(
             || supervisor.is_ending
             || !supervisor.supervision.was_ready()
         {
-            memory::forget([name.as_str()].into_iter());
+            memory::forget([&*name]);
             return Ok(supervisor.status_of(end));
         }
         let cause = cause_of(end);
@@ -244,7 +244,7 @@ pub fn supervise(
         ));
         deaths.add(cause);
         if supervisor.is_ended_within(pause)? {
-            memory::forget([name.as_str()].into_iter());
+            memory::forget([&*name]);
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -169,12 +169,13 @@ impl Stored {
 
 /// Lets the service manager forget files that it may keep. It is not needed for anything else: if
 /// that fails, they stay with the manager until the service is stopped.
-pub(crate) fn forget<'a>(mut names: impl Iterator<Item = &'a str>) {
-    let Some(first) = names.next() else {
+pub(crate) fn forget<'a>(names: impl IntoIterator<Item = &'a str>) {
+    let mut names = names.into_iter().peekable();
+    if names.peek().is_none() {
         return;
-    };
+    }
     if let Ok(Some(manager)) = Manager::connect() {
-        for name in std::iter::once(first).chain(names) {
+        for name in names {
             let _ = manager.forget(name);
         }
     }

@@ -72,7 +72,7 @@ pub fn send(a: &mut Endpoint, b: &mut Endpoint) {
 }
 
 /// A page for the device.
-fn memory() -> File {
+pub fn memory() -> File {
     let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
     ftruncate(&memory, PAGE).unwrap();
     memory

@@ -4,7 +4,6 @@
 //! manager that has kept its descriptors.
 
 use std::fs;
-use std::fs::File;
 use std::io::IoSliceMut;
 use std::io::Read;
 use std::mem::MaybeUninit;
@@ -24,9 +23,6 @@ use rustix::event::poll;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
-use rustix::fs::ftruncate;
-use rustix::fs::memfd_create;
-use rustix::fs::MemfdFlags;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::io::fcntl_setfd;
 use rustix::io::FdFlags;
@@ -37,6 +33,7 @@ use rustix::net::RecvFlags;
 use rustix::process::kill_process;
 use rustix::process::Pid;
 use rustix::process::Signal;
+use tempfile::TempDir;
 use testkit::wait_until;
 
 use crate::command_of;
@@ -44,6 +41,7 @@ use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::endpoint::PLAIN;
 use crate::engines::exchange;
+use crate::engines::memory;
 use crate::memory::PAGE;
 use crate::process::Daemon;
 use crate::wire::*;
@@ -52,27 +50,39 @@ use crate::PROGRAM;
 /// Numbers of descriptors of a test that no daemon uses.
 const HIGH: i32 = 600;
 
-/// A service manager that keeps descriptors. As systemd does, it ignores a descriptor of a file
-/// that it has.
+/// The name of the manager's socket.
+const NOTIFY: &str = "notify";
+
+/// A service manager that keeps descriptors of its daemon. As systemd does, it ignores a descriptor
+/// of a file that it has.
 struct Manager {
-    socket: PathBuf,
+    dir: TempDir,
+    command: Command,
     kept: Arc<Mutex<Vec<(String, OwnedFd)>>>,
 }
 
 impl Manager {
-    fn start(dir: &Path) -> Self {
-        let socket = dir.join("notify");
+    /// A manager of a daemon that takes this path, see [`command_of`].
+    fn start(path: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
         let kept = Arc::new(Mutex::new(Vec::new()));
-        let (own, store) = (UnixDatagram::bind(&socket).unwrap(), kept.clone());
+        let own = UnixDatagram::bind(dir.path().join(NOTIFY)).unwrap();
+        let store = kept.clone();
         thread::spawn(move || loop {
             let (message, file) = receive(&own);
             keep(&mut store.lock().unwrap(), &message, file);
         });
-        Self { socket, kept }
+        let command = command_of(Path::new(PROGRAM), dir.path(), path, &[]);
+        Self { dir, command, kept }
     }
 
-    /// Starts the daemon of `command`, and passes to it what it has kept.
-    fn run(&self, command: &Command) -> Daemon {
+    /// The socket of a port.
+    fn socket(&self, port: &str) -> PathBuf {
+        self.dir.path().join(port)
+    }
+
+    /// Starts the daemon, and passes to it what the manager has kept.
+    fn run(&self) -> Daemon {
         let kept = self.kept.lock().unwrap();
         let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
         // Only those above the numbers that the shell gives them are passed.
@@ -88,9 +98,9 @@ impl Manager {
         });
         let script = moves.collect::<String>() + "LISTEN_PID=$$ exec \"$0\" \"$@\"";
         let mut shell = Command::new("bash");
-        shell.args(["-c", &script]).arg(command.get_program());
-        shell.args(command.get_args());
-        shell.env("NOTIFY_SOCKET", &self.socket);
+        shell.args(["-c", &script]).arg(self.command.get_program());
+        shell.args(self.command.get_args());
+        shell.env("NOTIFY_SOCKET", self.dir.path().join(NOTIFY));
         shell.env("FDSTORE", "500");
         shell.env("LISTEN_FDS", passed.len().to_string());
         shell.env("LISTEN_FDNAMES", names.join(":"));
@@ -164,14 +174,11 @@ fn identity(file: &OwnedFd) -> Vec<String> {
 #[test]
 fn the_next_supervisor_serves_the_drivers() {
     for path in ["direct", "wire"] {
-        let dir = tempfile::tempdir().unwrap();
-        let manager = Manager::start(dir.path());
-        let command = command_of(Path::new(PROGRAM), dir.path(), path, &[]);
-        let mut daemon = manager.run(&command);
-        let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+        let manager = Manager::start(path);
+        let mut daemon = manager.run();
+        let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&manager.socket(name), PLAIN));
         // One file of the monitor is mapped twice.
-        let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
-        ftruncate(&memory, PAGE).unwrap();
+        let memory = memory();
         for at in [1 << 40, 1 << 41] {
             a.driver.map_more(at, PAGE, &memory);
         }
@@ -184,7 +191,7 @@ fn the_next_supervisor_serves_the_drivers() {
                 daemon.upgrade();
             }
             drop(daemon);
-            daemon = manager.run(&command);
+            daemon = manager.run();
             if round == 1 {
                 daemon.kill_engine();
             }
@@ -206,13 +213,10 @@ fn the_next_supervisor_serves_the_drivers() {
 /// have: ports of one VM.
 #[test]
 fn a_client_that_is_gone_takes_no_file_of_others_along() {
-    let dir = tempfile::tempdir().unwrap();
-    let manager = Manager::start(dir.path());
-    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
-    let mut daemon = manager.run(&command);
-    let [mut a, mut b] = ["a", "b"].map(|name| Driver::new(&dir.path().join(name), RING_ADDR));
-    let memory = File::from(memfd_create("more", MemfdFlags::CLOEXEC).unwrap());
-    ftruncate(&memory, PAGE).unwrap();
+    let manager = Manager::start("direct");
+    let mut daemon = manager.run();
+    let [mut a, mut b] = ["a", "b"].map(|name| Driver::new(&manager.socket(name), RING_ADDR));
+    let memory = memory();
     for driver in [&mut a, &mut b] {
         driver.map_more(1 << 40, PAGE, &memory);
     }
@@ -228,7 +232,7 @@ fn a_client_that_is_gone_takes_no_file_of_others_along() {
     kept.retain(|(_, file)| !is_connection(file) || !is_closed(file));
     drop(kept);
     for _ in 0..2 {
-        daemon = manager.run(&command);
+        daemon = manager.run();
         b.await_failure();
         // The memory of the engines, five files of the client with its memory, and the file.
         manager.await_count(1 + 6 + 1);
@@ -246,24 +250,24 @@ fn is_closed(file: &OwnedFd) -> bool {
     fds[0].revents().contains(PollFlags::HUP)
 }
 
+/// Checks that the daemon has closed this connection.
+fn is_disconnected(client: &mut UnixStream) {
+    let end = client.read(&mut [0]).unwrap();
+    assert_eq!(end, 0, "the end of the connection");
+}
+
 /// A daemon that was stopped begins anew, and its clients are disconnected.
 #[test]
 fn a_stopped_daemon_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let manager = Manager::start(dir.path());
-    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
-    let mut daemon = manager.run(&command);
-    let mut client = UnixStream::connect(dir.path().join("a")).unwrap();
+    let manager = Manager::start("direct");
+    let mut daemon = manager.run();
+    let mut client = UnixStream::connect(manager.socket("a")).unwrap();
     manager.await_count(1 + 3);
     kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
     assert!(daemon.0.wait().unwrap().success());
     drop(daemon);
-    let _daemon = manager.run(&command);
-    assert_eq!(
-        client.read(&mut [0]).unwrap(),
-        0,
-        "the end of the connection"
-    );
+    let _daemon = manager.run();
+    is_disconnected(&mut client);
     manager.await_count(1);
 }
 
@@ -271,12 +275,10 @@ fn a_stopped_daemon_leaves_nothing() {
 /// end of its connection.
 #[test]
 fn the_service_manager_keeps_what_is_in_use() {
-    let dir = tempfile::tempdir().unwrap();
-    let manager = Manager::start(dir.path());
-    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
-    let mut daemon = manager.run(&command);
+    let manager = Manager::start("direct");
+    let mut daemon = manager.run();
     manager.await_count(1);
-    let [a, b] = ["a", "b"].map(|name| Driver::new(&dir.path().join(name), RING_ADDR));
+    let [a, b] = ["a", "b"].map(|name| Driver::new(&manager.socket(name), RING_ADDR));
     manager.await_count(1 + 2 * 6);
     drop(a);
     manager.await_count(1 + 6);
@@ -286,32 +288,26 @@ fn the_service_manager_keeps_what_is_in_use() {
     daemon.without_engine(|| drop(b));
     manager.await_count(1);
     drop(daemon);
-    daemon = manager.run(&command);
-    Endpoint::new(&dir.path().join("a"), PLAIN);
+    daemon = manager.run();
+    Endpoint::new(&manager.socket("a"), PLAIN);
     drop(daemon);
 }
 
 /// A program that does not know the memory begins anew, and drops what was kept.
 #[test]
 fn what_another_version_has_kept_is_dropped() {
-    let dir = tempfile::tempdir().unwrap();
-    let manager = Manager::start(dir.path());
-    let command = command_of(Path::new(PROGRAM), dir.path(), "direct", &[]);
-    let daemon = manager.run(&command);
-    let mut client = UnixStream::connect(dir.path().join("a")).unwrap();
+    let manager = Manager::start("direct");
+    let daemon = manager.run();
+    let mut client = UnixStream::connect(manager.socket("a")).unwrap();
     // Its connection and a pipe.
     manager.await_count(1 + 3);
     drop(daemon);
     for (name, _) in manager.kept.lock().unwrap().iter_mut() {
         *name = name.replace("memory-", "memory-0.");
     }
-    let _daemon = manager.run(&command);
+    let _daemon = manager.run();
     manager.await_count(1);
     assert!(!manager.names()[0].starts_with("memory-0."));
-    assert_eq!(
-        client.read(&mut [0]).unwrap(),
-        0,
-        "the end of the connection"
-    );
-    Endpoint::new(&dir.path().join("a"), PLAIN);
+    is_disconnected(&mut client);
+    Endpoint::new(&manager.socket("a"), PLAIN);
 }
